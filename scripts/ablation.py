@@ -54,7 +54,8 @@ def switched(config: Config, key: str, value: bool) -> Config:
 
 def same(a: Path, b: Path) -> bool:
     """Whether two packages run the same kernels on the same parameters."""
-    return all((a / name).read_bytes() == (b / name).read_bytes() for name in ("libmodel.so", "params.bin"))
+    names = ("params.bin", *(library.name for library in a.glob("lib*.so")))
+    return all((a / name).read_bytes() == (b / name).read_bytes() for name in names)
 
 
 def measure(

@@ -124,13 +124,14 @@ def run(package: Path, model: Path, row: dict[str, Any], folder: Path) -> None:
 
 def from_example(package: Path, feed: Arrays, like: Arrays, folder: Path) -> dict[str, np.ndarray]:
     """Compiles the package's example.c as its first lines say, and runs it on the inputs."""
-    target = read_package(package).manifest.target.triple
-    arguments = ["-O2", "example.c", "./libmodel.so", "-Wl,-rpath,$ORIGIN", "-o", str(folder / "example")]
+    manifest = read_package(package).manifest
+    target, library = manifest.target.triple, manifest.linked.form.library
+    arguments = ["-O2", "example.c", f"./{library}", "-Wl,-rpath,$ORIGIN", "-o", str(folder / "example")]
     find_toolchain(target).compile(arguments, package)
     files = [*_write(package, feed, folder), *_outputs(like, folder)]
     # The library is found beside the program; the package is not written to.
-    (folder / "libmodel.so").unlink(missing_ok=True)
-    (folder / "libmodel.so").symlink_to(package / "libmodel.so")
+    (folder / library).unlink(missing_ok=True)
+    (folder / library).symlink_to(package / library)
     subprocess.run([folder / "example", package, *files], check=True, capture_output=True, text=True)
     return _read(like, folder)
 

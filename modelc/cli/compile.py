@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from modelc.cli.fixing import fixed, fixing_options, running, running_options
+from modelc.cli.forms import form_options, limit_options
 from modelc.cli.importing import import_quickly
 from modelc.cli.output import (
     config_option,
@@ -25,13 +26,23 @@ from modelc.cli.places import model_argument
 from modelc.cli.progress_bar import Staged, bar
 
 if TYPE_CHECKING:
+    from modelc.space.constants import Within
     from modelc.space.shared_packing import SharedPacking
+
+NOTABLE = 1.1  # times the model's constants
+MOST_ROWS = 4
 
 
 @click.command("compile")
 @model_argument("modelc compile MODEL.onnx -o PKG.modelc")
 @target_option("The machine to compile for (default: native, this one)")
-@click.option("-o", "output", metavar="OUT.modelc", type=click.Path(path_type=Path), help="Default: MODEL.modelc here.")
+@click.option(
+    "-o",
+    "output",
+    metavar="OUT.modelc",
+    type=click.Path(path_type=Path),
+    help="Default: MODEL.modelc here, MODEL.TARGET.modelc with --target.",
+)
 @fixing_options
 @running_options
 @config_option
@@ -57,6 +68,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="Take measurements of kernels on so many threads (tune's --threads).",
 )
+@form_options
+@limit_options
 @json_option
 def compile_(
     model: Path,
@@ -83,6 +96,16 @@ def compile_(
     no_bench: bool,
     verbose: bool,
     inputs: Path | None,
+    prefix: str | None,
+    emit: str,
+    embed_params: bool,
+    freestanding: bool,
+    libc: str,
+    cc: str,
+    ar: str,
+    max_params: str,
+    max_arena: str,
+    max_library: str,
     as_json: bool,
 ) -> int:
     """Compiles a model to a package, and compares the package with ONNX Runtime: its outputs, and for a second by turns
@@ -109,6 +132,16 @@ def compile_(
             choices=choices,
             database=records,
             run_threads=run_threads,
+            prefix=prefix,
+            emit=tuple(kind.strip() for kind in emit.split(",") if kind.strip()),
+            embed_params=embed_params,
+            freestanding=freestanding,
+            libc=libc,
+            cc=cc,
+            ar=ar,
+            max_params=max_params,
+            max_arena=max_arena,
+            max_library=max_library,
             progress=Staged(view).follow,
         )
         result = compile_request(request)
@@ -139,6 +172,8 @@ def compile_(
             )
         say(f"  arena         {size(result.arena_bytes)}")
         say(f"  parameters    {size(result.params_bytes)}{_sharing(result.shared_packing)}")
+        for line in _growth(result.constants):
+            say(f"                {line}")
         say(f"  library       {size(result.library_bytes)}")
         say(f"  compile time  {sum(result.seconds.values()):.1f} s ({stages})")
         say(f"  verification  {result.report.sentence() if result.report else 'none'}")
@@ -160,6 +195,21 @@ def _show_why(path: Path, chosen: bool, measured: bool) -> None:
     who = "as --choices says" if chosen else "as measured, or by estimate" if measured else "by estimate"
     rows = [(why.kernel, why.precision, why.layout, why.algorithm) for why in explained(path, who)]
     show(("kernel", "computes in", "stores", "algorithm"), rows)
+
+
+def _growth(within: Within) -> list[str]:
+    """Why parameters take more than the model's constants."""
+    said = []
+    if within.stored_bytes > NOTABLE * within.model_bytes or within.schedules:
+        times = within.stored_bytes / within.model_bytes
+        said.append(f"{times:.2f} times the model's {size(within.model_bytes)} as kernels read them")
+    if within.schedules:
+        tasks = f"{len(within.schedules)} task{'s' * (len(within.schedules) > 1)}"
+        said.append(f"kept so by other schedules of {tasks} (at most {max(within.slower):.2%} slower by estimate)")
+    for row in within.growth[:MOST_ROWS] if said else ():
+        nodes = ", ".join(map(repr, row.nodes[:2])) + ", ..." * (len(row.nodes) > 2)
+        said.append(f"{row.task} ({nodes}): {size(row.stored_bytes)} for {size(row.model_bytes)}, {row.why}")
+    return said
 
 
 def _sharing(packing: SharedPacking) -> str:

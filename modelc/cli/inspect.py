@@ -79,6 +79,16 @@ def _print_model(model: dict[str, Any]) -> None:
     say("every operator is supported" if model["supported"] else f"{len(model['unsupported'])} nodes unsupported")
 
 
+def _libraries(linked: dict[str, Any]) -> str:
+    """What the code needs where it runs, and what it was made with."""
+    made = f"; compiled by {linked['compiler']}"
+    if linked["freestanding"]:
+        return f"needs no C library; the program brings {', '.join(linked['calls']) or 'nothing'}{made}"
+    libc = {"gnu": "glibc", "musl": "musl"}[linked["libc"]]
+    oldest = f" {linked['libc_version']} or newer" * bool(linked["libc_version"])
+    return f"{libc}{oldest}{' of' * bool(linked['needed'])} {', '.join(linked['needed'])}{made}"
+
+
 def _print_package(package: dict[str, Any]) -> None:
     target = package["target"]
     say(f"package {package['name']} for {target['name']} ({target['triple']})")
@@ -96,6 +106,13 @@ def _print_package(package: dict[str, Any]) -> None:
     checked = f"checked before use, {package['checks']} of them" if package["check_addresses"] else "NOT checked"
     say(f"  addresses     from data are {checked}")
     say(f"  work          {package['gflops']:.3g} GFLOP, arena {size(package['arena_bytes'])}")
+    m = package["memory"]
+    ram = {"arena": m["arena"], "scratch of each thread": m["scratch"], "states": m["states"], "handle": m["handle"]}
+    flash = {name: m[name] for name in ("code", "constants", "tables")}
+    for kind, parts in (("RAM  ", ram), ("flash", flash)):
+        listed = ", ".join(f"{name} {size(n)}" for name, n in parts.items() if n)
+        say(f"  {kind}         {size(m[kind.strip().lower()])}: {listed}")
+    say(f"  libraries     {_libraries(package['linked'])}")
     say(f"  files         {', '.join(f'{name} {size(n)}' for name, n in package['files'].items())}")
     verification = package["verification"]
     say(f"  verification  {verification.get('sentence', verification) if verification else 'none'}")

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 MANIFEST = "manifest.json"
+ARCHIVE = ".zip"
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Given = Path | tuple[Path, ...] | None
 
@@ -17,7 +18,7 @@ def package_argument(usage: str) -> Callable[[Decorated], Decorated]:
     """The argument `package`."""
 
     def check(context: click.Context, parameter: click.Parameter, path: Path) -> Path:
-        if path.is_file():
+        if path.is_file() and path.suffix != ARCHIVE:
             raise click.BadParameter(f"{path} is a file, and a package is a folder: {usage}", context, parameter)
         return path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,21 +39,13 @@ def run(
     no_check: bool,
     as_json: bool,
 ) -> None:
-    """Runs a package on the arrays of an .npz file, or of .npy files, or on drawn ones, and says how long that took.
-    Loading a package executes the library in it."""
-    from modelc import runtime
+    """Runs a package on the arrays of an .npz file, or of .npy files, or on drawn ones, and says how long that took;
+    under an emulator where it is for another machine, whose times mean nothing. Loading a package executes the library
+    in it."""
     from modelc.compile.arrays import write_npz
 
     feed = _feed(package, inputs, arrays)
-    seconds = []
-    try:
-        with runtime.load(package, check=not no_check, threads=threads) as model:
-            for _ in range(repeat):
-                begun = time.perf_counter()
-                results = model.run(feed)
-                seconds.append(time.perf_counter() - begun)
-    except runtime.ModelError as error:
-        raise PackageError(str(error)) from None
+    results, seconds = _timed(package, feed, repeat, threads, not no_check)
     if outputs is not None and outputs.suffix == ".npy":
         _write_npy(outputs, results)
     elif outputs is not None:
@@ -67,6 +60,36 @@ def run(
         say(f"{name}: {array['dtype']}{array['shape']}")
     drawn = " on drawn inputs" * (inputs is None and not arrays)
     say(f"{times['median_ms']:.3f} ms{drawn}, the median of {repeat} run(s); the fastest {times['least_ms']:.3f} ms")
+
+
+def _timed(
+    path: Path, feed: dict[str, NDArray[Any]], repeat: int, threads: int | None, check: bool
+) -> tuple[dict[str, NDArray[Any]], list[float]]:
+    """The outputs of the last of so many runs, and the seconds of each."""
+    from modelc import runtime
+    from modelc.package import emulated, read_package, run_package
+
+    seconds: list[float] = []
+    results: dict[str, NDArray[Any]] = {}
+
+    def timed(call: Callable[[], dict[str, NDArray[Any]]]) -> None:
+        begun = time.perf_counter()
+        results.update(call())
+        seconds.append(time.perf_counter() - begun)
+
+    if emulated(read_package(path)):
+        if threads is not None:
+            raise click.UsageError(f"{path} runs under an emulator, on one thread: leave out --threads")
+        for _ in range(repeat):
+            timed(lambda: run_package(path, feed, check=check))
+        return results, seconds
+    try:
+        with runtime.load(path, check=check, threads=threads) as model:
+            for _ in range(repeat):
+                timed(lambda: model.run(feed))
+    except runtime.ModelError as error:
+        raise PackageError(str(error)) from None
+    return results, seconds
 
 
 def _feed(package: Path, inputs: Path | None, arrays: tuple[str, ...]) -> dict[str, NDArray[Any]]:

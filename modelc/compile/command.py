@@ -11,6 +11,7 @@ from modelc import __version__
 from modelc.compile.choices import Choices, check_choices, digest_of, read_choices_file
 from modelc.compile.config import Inputs
 from modelc.compile.inputs import as_chosen, made_for
+from modelc.compile.limits import Limits
 from modelc.compile.pipeline import Run, default_threads
 from modelc.compile.request import CompileRequest, called_by_fields, named_target
 from modelc.compile.result import CompileResult
@@ -26,7 +27,8 @@ def compile_request(request: CompileRequest) -> CompileResult:
     """Compiles an ONNX model to a package, as a CompileRequest says. Raises ModelcError; VerificationError where the
     package is wrong, and then there is none unless `keep_unverified`."""
     path = Path(request.model)
-    target, otherwise = named_target(request.target), None
+    target, otherwise, form = named_target(request.target), None, request.form
+    limits = Limits(request.max_params, request.max_arena, request.max_library)
     locked: Choices | None = None
     tasks: Mapping[str, Candidate] = {}
     digest = digest_of(path)
@@ -60,6 +62,8 @@ def compile_request(request: CompileRequest) -> CompileResult:
             locked=locked if locked is not None and made_for(locked, steering) else None,
             tasks=tasks,
             stages=stages,
+            form=form,
+            limits=limits,
             recorded=Recorded(database, target, request.run_threads) if database else None,
             notes=(note,) if note else (),
         )

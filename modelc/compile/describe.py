@@ -26,12 +26,12 @@ def inspect(
     states: Mapping[str, str] | None = None,
     bounds: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """A package's folder: its manifest in short, every checksum compared. An ONNX file: inputs, outputs, operators,
+    """A package: its manifest in short, every checksum compared. An ONNX file: inputs, outputs, operators,
     dtypes, the flags that fix its free dimensions, the inputs that look like steering constants or states, sizes that
     data decides, and each node that cannot be compiled with the reason, all after what `shapes`, `dims` and
     `constants` fix, as of compile, and but for the states and sizes that `states` and `bounds` name."""
     place = Path(path)
-    folder = os.path.isdir(place)
+    folder = os.path.isdir(place) or place.suffix == ".zip"
     with blaming(f"{'package' if folder else 'model'} {place}"):
         if not folder:
             return _model(place, next(iter(shapes), {}), dims or {}, constants or {}, states or {}, bounds or {})

@@ -26,6 +26,7 @@ from modelc.compile.choices import (
 )
 from modelc.compile.config import Config
 from modelc.compile.inputs import check_elements, check_states, fitting
+from modelc.compile.limits import Limits
 from modelc.compile.padding import padding_of
 from modelc.compile.precision import Added, constant_bytes, each_rounded, errors_added, narrowing, ways
 from modelc.compile.programs import Partitioning, Programs, parameter_bytes
@@ -44,21 +45,25 @@ from modelc.ir.program import Program
 from modelc.ops.found import checks_sizes
 from modelc.package import (
     FixedInput,
+    Form,
     Package,
     PackageSpec,
     PackageTarget,
+    Toolchain,
     check_place,
     compile_kernel,
     emulator,
     find_toolchain,
     write_package,
 )
+from modelc.package.form import prefix_of
 from modelc.package.padding import Padding
 from modelc.partition.draft import Prepared, prepared
 from modelc.partition.precision import require_bfloat16
 from modelc.passes import Machine, run_passes
 from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.space.choose import Schedules, accepted
+from modelc.space.constants import Within, kept_within, model_bytes
 from modelc.space.rules.derivation import rounding_error
 from modelc.space.shared_packing import SharedPacking, shared_packing_of
 from modelc.target import Target
@@ -133,12 +138,15 @@ class Run:
     notes: tuple[str, ...] = ()  # what became of the user's configuration and database on the way
     done: dict[str, Compiled] = field(default_factory=dict)  # kernels that there are, by the Task's hash
     rejected: int = 0  # schedules that the Nest's verifier refused
+    form: Form = field(default_factory=Form)  # what the package is made as
     shared_packing: SharedPacking = field(default_factory=SharedPacking)  # of what was scheduled last
+    limits: Limits = field(default_factory=Limits)  # of sizes
+    within: Within = field(default_factory=Within)  # how constants were kept within them
 
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
         if self.stages.reach("package"):  # what would fail at the end, before any work
             check_place(output)
-            find_toolchain(self.target.triple)
+            _ = self.toolchain
             if verify and self.stages.reach("verify"):
                 with offering_no_verify():
                     emulator(self.target.triple, self.target.features)
@@ -163,13 +171,14 @@ class Run:
             steps=len(spec.variants[0].steps),
             arena_bytes=max(plan.arena_bytes for plan in spec.variants),
             params_bytes=spec.params_bytes,
-            library_bytes=files["libmodel.so"].bytes,
+            library_bytes=files[spec.form.file_of(spec.form.emit[0])].bytes,
             rejected=run.rejected,
             chosen=len(compiled.keys() & run.tasks.keys()),
             measured=len(compiled.keys() & self.recorded.candidates.keys()) if self.recorded else 0,
             database=self.recorded.database.path if self.recorded else None,
             other_records=sum(self.recorded.others.values()) if self.recorded else 0,
             shared_packing=run.shared_packing,
+            constants=run.within,
             notes=(
                 *spec.notes,
                 *run.notes,
@@ -208,12 +217,13 @@ class Run:
         start = time.perf_counter()
         spec = self.spec(programs, compiled)
         self.stages.took("package", time.perf_counter() - start)
+        self.limits.check_plan(spec, self.within)
         comparison = Comparison(
             self.model, self.imported.inputs, self.config.verify, self.blueprints(programs, compiled)
         )
         try:
             package, report = publish(
-                spec, output, comparison if verify else None, self.stages, keep_unverified, bool(filtered)
+                spec, output, comparison if verify else None, self.stages, keep_unverified, bool(filtered), self.limits
             )
             return Built(self, programs, compiled, spec, package, report)
         except WrongByFiltering as wrong:
@@ -301,6 +311,16 @@ class Run:
         """Of the constants of the largest of the graphs."""
         return max(constant_bytes(g, self.config.policy.precision, self.target) for g in self.imported.graphs)
 
+    @cached_property
+    def toolchain(self) -> Toolchain:
+        """What compiles and links for the target."""
+        return find_toolchain(self.target.triple, self.form.libc, self.form.cc, self.form.ar)
+
+    @property
+    def prefix(self) -> str:
+        """What the names of kernels begin with: two models may have equal Tasks, and be in one program."""
+        return self.form.prefix or prefix_of(self.model.stem)
+
     @property
     def estimating(self) -> Target:
         """The target, with what estimates have to know of the network."""
@@ -323,7 +343,10 @@ class Run:
         with self.stages.stage("schedule", f"{len(tasks)} distinct tasks") as dump:
             if together and tasks.keys() - (given := self.given).keys():
                 self.shared_packing = shared_packing_of(programs, self.schedules, given)
-                self.schedules.prefer(self.shared_packing.schedules)
+                shared = self.shared_packing.schedules
+                limit = self.limits.params_bytes(model_bytes(programs))
+                self.within = kept_within(programs, self.schedules, given, shared, limit)
+                self.schedules.prefer({**shared, **self.within.schedules})
             scheduled = {}
             for key, task in tasks.items():
                 with blaming(place_of(task)):
@@ -376,7 +399,7 @@ class Run:
                 blaming(place_of(tasks[key])),
                 self.blaming_given(tasks[key]),
             ):
-                kernel = compile_nest(nests[key], f"k_{key}", self.target)
+                kernel = compile_nest(nests[key], f"{self.prefix}_k_{key}", self.target)
             done += 1
             self.stages.progress("codegen", f"{done} of {len(nests)} kernels, {self.threads} threads")
             return kernel
@@ -414,13 +437,14 @@ class Run:
             constants=constants,
             padding=None if expose else self.imported.padding,
             bounds=self.config.inputs.bounds,
+            form=Form() if expose else self.form,
         )
 
     def object_of(self, kernel: Kernel) -> bytes:
         if kernel.object is not None:
             return kernel.object
         assert kernel.source is not None
-        return compile_kernel(find_toolchain(self.target.triple), kernel.source)
+        return compile_kernel(self.toolchain, kernel.source)
 
     def blueprints(self, programs: Programs, compiled: Mapping[str, Compiled] | None = None) -> tuple[Blueprint, ...]:
         """What the kernels of each variant are judged by; of Tasks that are not `compiled`, by the schedules chosen."""

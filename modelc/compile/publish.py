@@ -13,6 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modelc.compile.config import Verification
+from modelc.compile.limits import Limits
 from modelc.compile.stages import Stages
 from modelc.errors import ToolchainError, VerificationError, blaming
 from modelc.package import Package, PackageSpec, write_package
@@ -58,17 +59,21 @@ def publish(
     stages: Stages,
     keep_unverified: bool = False,
     filtered: bool = False,
+    limits: Limits | None = None,
 ) -> tuple[Package, Report | None]:
     """package, verify: the package takes its place at `output` when it has been found right, or at once where there is
     no comparison. Raises VerificationError where it is wrong, unless `keep_unverified`; and WrongByFiltering where it
     is `filtered`, which says that there is another way, and an output that is computed by fewer multiplications is
-    wrong."""
+    wrong. Raises ConfigError where the file with the code is larger than `limits` allow."""
     report: Report | None = None
     written = False
 
-    def check(folder: Path) -> Mapping[str, Any]:
+    def check(folder: Path) -> Mapping[str, Any] | None:
         nonlocal report, written
-        assert comparison is not None
+        if limits is not None:
+            limits.check_library(folder, spec.form.file_of(spec.form.emit[0]))
+        if comparison is None:
+            return None
         written = True
         stages.took("package", time.perf_counter() - start)
         with stages.stage("verify", str(comparison)), offering_no_verify():
@@ -82,7 +87,7 @@ def publish(
     stages.progress("package", str(output))
     start = time.perf_counter()
     with blaming("stage package"):
-        package = write_package(spec, output, check if comparison else None)
+        package = write_package(spec, output, check)
     if not written:
         stages.took("package", time.perf_counter() - start)
     return package, report

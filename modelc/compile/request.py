@@ -15,6 +15,7 @@ from modelc.compile.inputs import Flags
 from modelc.compile.stages import STAGES, Progress
 from modelc.errors import ConfigError
 from modelc.frontend.steering.flags import Given
+from modelc.package.form import Form
 from modelc.target import Target, load_target
 
 P = ParamSpec("P")
@@ -81,7 +82,8 @@ class Request:
 
 @dataclass(frozen=True)
 class CompileRequest(Request):
-    """A package of `model` at `output` (MODEL.modelc in the working folder). Beside what every Request has:
+    """A package of `model` at `output` (MODEL.modelc, or MODEL.TARGET.modelc where a target is named, in the working
+    folder). Beside what every Request has:
 
     `target` is a name, a .yaml file or a Target (native). `threads` compile kernels. `verify`: the package is compared
     with ONNX Runtime; where it is wrong there is none, unless `keep_unverified`. Nothing follows the stage
@@ -89,7 +91,9 @@ class CompileRequest(Request):
     earlier package: target, shapes, constants and config are taken from it where they are not given, and the package is
     the same byte for byte. What the choices do not name is constructed; of another model's choices, and for other
     shapes, the Tasks that occur are taken. Without `choices`, of each Task the Candidate is taken that the database has
-    measured to be the fastest for just this target and version of modelc, on `run_threads` threads."""
+    measured to be the fastest for just this target and version of modelc, on `run_threads` threads. `prefix`, `emit`,
+    `embed_params`, `freestanding`, `libc`, `cc` and `ar` say what the package is made as (modelc.package.Form),
+    `max_params` ("1.2x", "4MB"), `max_arena` and `max_library` how large it may be."""
 
     model: str | Path
     target: str | Path | Target | None = None
@@ -101,6 +105,16 @@ class CompileRequest(Request):
     dump_dir: str | Path | None = field(default=None, kw_only=True)
     choices: str | Path | None = field(default=None, kw_only=True)
     run_threads: int = field(default=1, kw_only=True)
+    prefix: str | None = field(default=None, kw_only=True)
+    emit: Sequence[str] = field(default=(), kw_only=True)
+    embed_params: bool = field(default=False, kw_only=True)
+    freestanding: bool = field(default=False, kw_only=True)
+    libc: str = field(default="", kw_only=True)
+    cc: str = field(default="", kw_only=True)
+    ar: str = field(default="", kw_only=True)
+    max_params: str = field(default="", kw_only=True)
+    max_arena: str = field(default="", kw_only=True)
+    max_library: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
         if self.stop_after is not None and self.stop_after not in STAGES:
@@ -109,9 +123,22 @@ class CompileRequest(Request):
             raise ConfigError(f"{self.choices} says what is taken: give either choices or a database")
 
     @property
+    def form(self) -> Form:
+        """What the package is made as. Raises PackageError for what makes no sense."""
+        asked = (self.prefix, tuple(self.emit), self.embed_params, self.freestanding, self.libc, self.cc, self.ar)
+        return Form.of(Path(self.model).stem, *asked)
+
+    @property
     def place(self) -> Path:
         """Where the package goes."""
-        return Path(self.output if self.output is not None else f"{Path(self.model).stem}.modelc")
+        return default_place(self.model, self.target) if self.output is None else Path(self.output)
+
+
+def default_place(model: str | Path, target: str | Path | Target | None) -> Path:
+    """Where the package of a model goes that nobody says a place for: packages for several targets have several.
+    Raises TargetError."""
+    named = None if target in (None, "native") else named_target(target)
+    return Path(f"{Path(model).stem}{'' if named is None else f'.{named.name}'}.modelc")
 
 
 def named_target(target: str | Path | Target | None) -> Target | None:

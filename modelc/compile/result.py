@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from modelc.database.consulted import Consulted
+from modelc.space.constants import Within
 from modelc.space.shared_packing import SharedPacking
 from modelc.verify import Report
 
@@ -37,6 +38,7 @@ class CompileResult:
     database: Path | None = None
     other_records: int = 0
     shared_packing: SharedPacking = field(default_factory=SharedPacking)
+    constants: Within = field(default_factory=Within)
     notes: tuple[str, ...] = ()
     report: Report | None = None
     consulted: Consulted | None = None
@@ -61,6 +63,7 @@ class CompileResult:
             "database": None if self.database is None else str(self.database),
             "other_records": self.other_records,
             "agreement": self.shared_packing.to_json(),
+            "constants": self.constants.to_json(),
             "notes": list(self.notes),
             "verification": None if self.report is None else self.report.to_json()["summary"],
         }

@@ -17,13 +17,13 @@ from typing import Any
 from modelc.errors import MeasureError, TargetError
 from modelc.measure.job import Answer, Job
 from modelc.package import RUNTIME, emulator, find_toolchain, machine_of
-from modelc.package.link import HEADERS
 from modelc.package.objects import Sources, linked
+from modelc.package.sources import HEADERS
 from modelc.target import Target
 
 HERE = Path(__file__).parent
 SOURCES = ("runner.c", "runner_job.c", "runner_load.c", "runner_places.c", "runner_run.c")
-SHARED = ("modelc_pool.c", "modelc_cpu.c")  # of the runtime that goes into packages
+SHARED = ("modelc_pool.c", "modelc_cpu.c", "modelc_float.c")  # of the runtime that goes into packages
 PATIENCE = 60.0  # seconds over a job's own limit
 
 

@@ -1,10 +1,12 @@
 """Packages: what they are made of, writing, reading and checking them, running them for another machine."""
 
-from modelc.package.emulate import EmulatedRun, StepTime, check_described, emulated, run_emulated
+from modelc.package.emulate import EmulatedRun, StepTime, check_described, emulated, run_emulated, run_package
 from modelc.package.emulators import emulator, lacking
-from modelc.package.link import RUNTIME, compile_kernel, link_kernel, runtime_objects
+from modelc.package.form import Form
+from modelc.package.link import compile_kernel, link_kernel, runtime_objects
 from modelc.package.manifest import SCHEMA_VERSION, FileInfo, Manifest
 from modelc.package.read import Package, read_choices, read_package, read_verification
+from modelc.package.sources import RUNTIME
 from modelc.package.spec import (
     ALIGNMENT,
     ArenaTensor,
@@ -28,6 +30,7 @@ __all__ = [
     "EmulatedRun",
     "FileInfo",
     "FixedInput",
+    "Form",
     "Manifest",
     "Package",
     "PackageSpec",
@@ -50,6 +53,7 @@ __all__ = [
     "read_package",
     "read_verification",
     "run_emulated",
+    "run_package",
     "runtime_objects",
     "write_package",
     "write_verification",

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from modelc.package.memory import memory_of
 from modelc.package.read import read_package
 from modelc.package.spec import FixedInput, Plan
 
@@ -15,7 +16,9 @@ SHOWN = 8  # numbers of a constant
 
 def described(path: Path) -> dict[str, Any]:
     """The package in this folder: its manifest in short, every checksum compared."""
-    m = read_package(path, check=True).manifest
+    package = read_package(path, check=True)
+    m = package.manifest
+    memory = memory_of(m, package.path)
     first = m.variants[0]
     return {
         "kind": "package",
@@ -41,6 +44,8 @@ def described(path: Path) -> dict[str, Any]:
         "intrinsics": dict(Counter(step.intrinsic for step in first.steps if step.intrinsic)),
         "gflops": sum(step.flops * calls for step, calls in zip(first.steps, first.calls, strict=True)) * 1e-9,
         "arena_bytes": max(plan.arena_bytes for plan in m.variants),
+        "memory": {**asdict(memory), "ram": memory.ram, "flash": memory.flash},
+        "linked": asdict(m.linked),
         "files": {name: info.bytes for name, info in m.files.items()},
         "versions": dict(m.versions),
         "notes": list(m.notes),

@@ -16,13 +16,17 @@ from modelc.errors import InputError, PackageError, ToolchainError
 from modelc.ir.expr import NARROW
 from modelc.package.emulators import emulator
 from modelc.package.glue import DTYPE_CODES
-from modelc.package.link import HEADERS, RUNTIME
-from modelc.package.objects import Sources, linked
+from modelc.package.manifest import Linked
+from modelc.package.objects import Sources, linked, objects_of
 from modelc.package.padding import Padding
-from modelc.package.read import Package, read_package
+from modelc.package.read import Package, read_manifest_of, read_package
+from modelc.package.sources import HEADERS, RUNTIME
 from modelc.package.tensor import TensorInfo
 from modelc.package.toolchain import find_toolchain, machine_of
 from modelc.package.watch import Watch, watched
+from modelc.runtime.bits import as_bits
+from modelc.runtime.files import ModelError
+from modelc.runtime.loader import load
 from modelc.scratch import TemporaryFolder
 
 
@@ -46,8 +50,43 @@ class EmulatedRun:
 
 
 def emulated(package: Package) -> bool:
-    """Whether this machine needs an emulator to run it. Raises ToolchainError where there is none."""
-    return bool(emulator(package.manifest.target.triple, package.manifest.target.features))
+    """Whether it runs in a process of its own alone: under an emulator, or for it has no library to load. Raises
+    ToolchainError where there is no emulator."""
+    target = package.manifest.target
+    return bool(emulator(target.triple, target.features)) or "so" not in package.manifest.linked.emit
+
+
+def run_package(path: str | Path, inputs: Mapping[str, NDArray[Any]], check: bool = True) -> dict[str, NDArray[Any]]:
+    """The outputs of a package for any machine that this one is, or emulates; `check`: with the checksums compared of
+    all files. Raises PackageError, InputError, ToolchainError."""
+    package = read_package(path)
+    if not emulated(package):
+        try:
+            with load(package.path, check=check) as model:
+                return model.run(inputs)
+        except ModelError as error:
+            raise PackageError(str(error)) from None
+    given = {name: as_bits(array) for name, array in inputs.items()}
+    return run_emulated(package.path, given, variant_for(package, given)).outputs
+
+
+def variant_for(package: Package, inputs: Mapping[str, NDArray[Any]]) -> int:
+    """The number of the variant with the inputs' shapes, or the smallest that they can be filled up to. Raises
+    InputError where there is none."""
+    manifest = package.manifest
+    fitting = []
+    for number, plan in enumerate(manifest.variants):
+        pairs = [(t.shape, np.shape(inputs[t.name])) for t in plan.inputs if t.name in inputs]
+        if all(shape == given for shape, given in pairs):
+            return number
+        if manifest.padding is not None and all(
+            len(shape) == len(given) and all(map(int.__ge__, shape, given)) for shape, given in pairs
+        ):
+            fitting.append((sum(t.bytes for t in plan.inputs), number))
+    if fitting:
+        return min(fitting)[1]
+    takes = "; ".join(", ".join(f"{t.name} {list(t.shape)}" for t in plan.inputs) for plan in manifest.variants)
+    raise InputError(f"{package.path} takes {takes}: give arrays of such shapes")
 
 
 def run_emulated(
@@ -60,13 +99,13 @@ def run_emulated(
     timeout: float = 600.0,
     watch: Watch | None = None,
 ) -> EmulatedRun:
-    """Runs `variant` of the package on `inputs` (bfloat16 as its bits in uint16) with the very libmodel.so in it.
+    """Runs `variant` of the package on `inputs` (bfloat16 as its bits in uint16) with the very library in it.
     Raises InputError, PackageError with what the library said, ToolchainError if there is no compiler or emulator."""
     package = read_package(path, check=True)  # for it executes the library
     variants = package.manifest.variants
     if not 0 <= variant < len(variants):
         raise InputError(f"variant {variant} was asked for; {path} has {len(variants)}")
-    plan, program = variants[variant], _driver(package)
+    plan, driver = variants[variant], _driver(package)
     with TemporaryFolder("run") as name:
         given, taken = Path(name) / "inputs.bin", Path(name) / "outputs.bin"
         given.write_bytes(b"".join(_bytes_of(tensor, inputs, package.manifest.padding) for tensor in plan.inputs))
@@ -74,7 +113,7 @@ def run_emulated(
         flags = [part for flag, number in numbers.items() for part in (flag, str(number))] + ["--profile"] * profile
         if package.manifest.padding is not None:
             flags += ["--extents", *(str(n) for tensor in plan.inputs for n in np.shape(inputs[tensor.name]))]
-        command = [*program, str(package.path), str(given), str(taken)]
+        command = [*driver, str(given), str(taken)]
         if watch is None:
             said = _run([*command, *flags], timeout, package.path)
         else:
@@ -93,7 +132,7 @@ def run_emulated(
 
 def check_described(package: Package) -> None:
     """Raises PackageError if the manifest tells of other inputs or outputs than the library, or that does not open."""
-    said = _run([*_driver(package), str(package.path), "--describe"], 600.0, package.path)
+    said = _run([*_driver(package), "--describe"], 600.0, package.path)
     codes = {dtype: str(code) for dtype, code in DTYPE_CODES.items()}
     wanted = [
         [str(number), kind, codes[tensor.dtype], *map(str, tensor.shape)]
@@ -109,8 +148,13 @@ def check_described(package: Package) -> None:
 
 
 def _driver(package: Package) -> list[str]:
-    target = package.manifest.target
-    return [*emulator(target.triple, target.features), str(_runner(machine_of(target.triple).gnu_triple))]
+    """What runs the package, up to the arguments that say what to do."""
+    target, linked = package.manifest.target, package.manifest.linked
+    if "so" in linked.emit:
+        runner = _runner(machine_of(target.triple).gnu_triple, linked.libc)
+    else:
+        runner = _static_runner(package.path.resolve(), linked)
+    return [*emulator(target.triple, target.features), str(runner), str(package.path), linked.prefix]
 
 
 def _bytes_of(tensor: TensorInfo, inputs: Mapping[str, NDArray[Any]], padding: Padding | None) -> bytes:
@@ -190,11 +234,30 @@ def _watched(
     return _said(process.returncode, said, complaint, package)
 
 
-def _runner(triple: str) -> Path:
-    """The driver for a machine."""
+def _runner(triple: str, libc: str = "") -> Path:
+    """The driver for a machine, which loads libraries."""
     headers = tuple(RUNTIME / name for name in HEADERS)
     sources = Sources((RUNTIME / "run_main.c",), headers, ("-std=c11", "-O2", "-pthread"))
-    return linked(find_toolchain(triple), sources, ("-ldl", "-pthread", "-lm"), "runner")
+    return linked(find_toolchain(triple, libc), sources, ("-ldl", "-pthread", "-lm"), "runner")
+
+
+def _static_runner(package: Path, made: Linked) -> Path:
+    """The driver that a package's static library, or object, is linked into; it needs nothing where it runs."""
+    toolchain = find_toolchain(read_manifest_of(package).target.triple, "" if made.libc == "none" else made.libc)
+    headers = tuple(RUNTIME / name for name in HEADERS)
+    flags = ("-std=c11", "-O2", "-pthread", f"-DAPI={made.prefix}_api")
+    sources = Sources((RUNTIME / "run_main.c",), headers, flags)
+    code = str(package / made.form.file_of(made.emit[0]))
+    folder = TemporaryFolder("runner")
+    _folders.append(folder)
+    for file, data in objects_of(toolchain, sources).items():
+        Path(folder.name, file).write_bytes(data)
+    static = toolchain.linking_all()
+    static.compile(["run_main.o", code, "-pthread", "-lm", "-o", "runner"], Path(folder.name))
+    return Path(folder.name, "runner")
+
+
+_folders: list[TemporaryFolder] = []  # of drivers, until this process ends
 
 
 def _numpy_dtype(dtype: str) -> np.dtype[Any]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 
 from modelc.errors import PackageError
+from modelc.package.header import exported_source
 from modelc.package.spec import (
     ALIGNMENT,
     Argument,
@@ -50,7 +51,7 @@ def plan_source(spec: PackageSpec, build_id: str, schema_version: int, params_sh
     return f"""#include "modelc_runtime.h"
 
 {_declarations(spec.variants)}
-{"".join(variants)}
+{"".join(variants)}{_parameters(spec)}
 static const mc_variant variants[] = {{
 {"".join(_variant_row(number, plan) for number, plan in enumerate(spec.variants))}}};
 
@@ -70,8 +71,19 @@ const mc_model mc_the_model = {{
     .params_bytes = {spec.params_bytes}u,
     .slot_count = {max(len(plan.slots) for plan in spec.variants)},
     .params_sha256 = {{{digest}}},
-{_padded_fields(spec)}}};
-"""
+{_padded_fields(spec)}{"    .params = mc_parameters," * spec.form.embed_params}
+}};
+
+{exported_source(spec.form)}"""
+
+
+def _parameters(spec: PackageSpec) -> str:
+    """Where parameters are that are in the library."""
+    if not spec.form.embed_params:
+        return ""
+    return (
+        "extern const uint8_t mc_parameters[];\n" if spec.params_bytes else "static const uint8_t mc_parameters[1];\n"
+    )
 
 
 def _padded_tables(spec: PackageSpec) -> str:

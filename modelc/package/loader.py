@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from functools import cache
 
-from modelc.package.link import RUNTIME
+from modelc.package.sources import RUNTIME
 
 _FILES = "modelc.runtime.files"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from modelc.errors import PackageError
+from modelc.package.form import Form
 from modelc.package.padding import Along, Fill, Padding
 from modelc.package.schema import Check, Mismatch, compiled
 from modelc.package.spec import (
@@ -32,9 +33,9 @@ from modelc.package.spec import (
 )
 from modelc.package.tensor import TensorInfo
 from modelc.runtime.files import MANIFEST as NAME
-from modelc.runtime.files import MOST_MANIFEST_BYTES, SCHEMA_VERSION
+from modelc.runtime.files import MOST_MANIFEST_BYTES, PARAMS, SCHEMA_VERSION
 
-__all__ = ["NAME", "SCHEMA_VERSION", "FileInfo", "Manifest", "parsed", "schema"]
+__all__ = ["NAME", "SCHEMA_VERSION", "FileInfo", "Linked", "Manifest", "parsed", "schema"]
 
 DEEPEST = 16  # objects and lists within each other in `verification`, which is free otherwise
 
@@ -46,8 +47,30 @@ class FileInfo:
 
 
 @dataclass(frozen=True)
+class Linked:
+    """What the code of a package is in: a Form's names and files; the C library, and the oldest version of glibc, that
+    the shared library runs with; the libraries that it needs; what a program has to bring that is linked with a
+    free-standing one; what compiled it."""
+
+    prefix: str
+    emit: tuple[str, ...]
+    embed_params: bool
+    freestanding: bool
+    libc: str
+    libc_version: str
+    needed: tuple[str, ...]
+    calls: tuple[str, ...]
+    compiler: str
+    archiver: str
+
+    @property
+    def form(self) -> Form:
+        return Form(self.prefix, self.emit, self.embed_params, self.freestanding, self.libc)
+
+
+@dataclass(frozen=True)
 class Manifest:
-    """`build_id` pairs the manifest with libmodel.so; `files` lists every file but manifest.json itself; `verification`
+    """`build_id` pairs the manifest with the library; `files` lists every file but manifest.json itself; `verification`
     is the summary of verification.json, None when nothing was compared."""
 
     schema_version: int
@@ -61,6 +84,8 @@ class Manifest:
     notes: tuple[str, ...]
     files: Mapping[str, FileInfo]
     params: tuple[tuple[int, int], ...]  # offset and bytes of every array in params.bin
+    params_bytes: int
+    linked: Linked
     variants: tuple[Plan, ...]
     verification: Mapping[str, Any] | None = None
     constants: tuple[FixedInput, ...] = ()  # inputs of the model that have been fixed
@@ -97,10 +122,16 @@ def parsed(data: Mapping[str, Any], where: str) -> Manifest:
         raise PackageError(
             f"{where} is of schema {version}, and this modelc knows up to {SCHEMA_VERSION}: update modelc"
         )
+    if type(version) is int and version < SCHEMA_VERSION:
+        raise PackageError(
+            f"{where} is of schema {version}, of an earlier modelc, and this one knows {SCHEMA_VERSION}: "
+            "compile the model again"
+        )
     _validate(data, where)
     try:
         manifest = _from_data(data)
-        params = manifest.files["params.bin"].bytes
+        params = manifest.params_bytes
+        _check_files(manifest)
         check_plans(manifest.variants, params, where, manifest.padding)
     except PackageError as error:
         raise PackageError(f"{where} is damaged: {error}") from None
@@ -114,6 +145,16 @@ def parsed(data: Mapping[str, Any], where: str) -> Manifest:
     if any(offset + size > params for offset, size in manifest.params):
         raise PackageError(f"{where} is damaged: at params: an array lies beyond the {params} bytes of params.bin")
     return manifest
+
+
+def _check_files(manifest: Manifest) -> None:
+    """Raises PackageError where a file is lacking that its form has."""
+    form, files = manifest.linked.form, manifest.files
+    for name in (form.header, *map(form.file_of, form.emit), *["loader.py"] * ("so" in form.emit)):
+        if name not in files:
+            raise PackageError(f"at files: '{name}' is a required property")
+    if not form.embed_params and (PARAMS not in files or files[PARAMS].bytes != manifest.params_bytes):
+        raise PackageError(f"at files: {PARAMS} of {manifest.params_bytes} bytes is required")
 
 
 def schema() -> Mapping[str, Any]:
@@ -151,12 +192,18 @@ def _from_data(data: Mapping[str, Any]) -> Manifest:
         notes=tuple(data["notes"]),
         files={name: FileInfo(**entry) for name, entry in data["files"].items()},
         params=tuple((offset, size) for offset, size in data["params"]),
+        params_bytes=data["params_bytes"],
+        linked=_linked(data["linked"]),
         variants=tuple(_plan(plan) for plan in data["variants"]),
         verification=data["verification"],
         constants=tuple(FixedInput.from_json(constant) for constant in data.get("constants", ())),
         padding=_padding(data["padding"]) if "padding" in data else None,
         bounds=data.get("bounds", {}),
     )
+
+
+def _linked(data: Mapping[str, Any]) -> Linked:
+    return Linked(**{**data, **{name: tuple(data[name]) for name in ("emit", "needed", "calls")}})
 
 
 def _padding(data: Mapping[str, Any]) -> Padding:

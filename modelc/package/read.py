@@ -13,7 +13,7 @@ from typing import Any
 
 from modelc.errors import PackageError
 from modelc.package.manifest import NAME, FileInfo, Manifest, parsed
-from modelc.runtime.files import ModelError, check_file, open_file, open_folder, read_manifest
+from modelc.runtime.files import ModelError, check_file, folder_of, open_file, open_folder, read_manifest
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,9 @@ class Package:
 
 
 def read_package(path: str | Path, check: bool = False) -> Package:
-    """The package in folder `path`. Sizes are compared always, checksums with `check` (that reads all of params.bin).
-    Raises PackageError that names the damaged file."""
+    """The package at `path`, a folder or a file; of a file the folder in which it has been unpacked. Sizes are compared
+    always, checksums with `check` (that reads all of params.bin). Raises PackageError that names the damaged file."""
+    path = unpacked(path)
     with _opened(path) as folder:
         manifest = parsed(read_manifest(folder, str(path)), f"{path}/{NAME}")
         for name, expected in manifest.files.items():
@@ -33,8 +34,17 @@ def read_package(path: str | Path, check: bool = False) -> Package:
     return Package(Path(path), manifest)
 
 
+def unpacked(path: str | Path) -> Path:
+    """The folder of a package. Raises PackageError."""
+    try:
+        return Path(folder_of(str(path)))
+    except ModelError as error:
+        raise PackageError(str(error)) from None
+
+
 def read_manifest_of(path: str | Path) -> Manifest:
     """The manifest alone, whatever the other files are. Raises PackageError."""
+    path = unpacked(path)
     with _opened(path) as folder:
         return parsed(read_manifest(folder, str(path)), f"{path}/{NAME}")
 

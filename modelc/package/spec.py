@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from modelc.errors import PackageError
 from modelc.ir.expr import DTYPES
+from modelc.package.form import Form, prefix_of
 from modelc.package.padding import Padding
 from modelc.package.tensor import DTYPE_BYTES, TensorInfo
 
@@ -310,7 +311,7 @@ class PackageSpec:
     and apart; `objects` are ELF objects by name; `choices` becomes choices.json; `versions` are of the tools used;
     `check_addresses`: steps have their checks; `constants` are inputs of the model that the package does not take;
     `padding` says along which dimensions inputs may be shorter than a variant's; `bounds` the most that values of the
-    model can be which sizes are made of, where a user has said so.
+    model can be which sizes are made of, where a user has said so; `form` what the package is made as.
     """
 
     name: str
@@ -326,6 +327,11 @@ class PackageSpec:
     constants: tuple[FixedInput, ...] = ()
     padding: Padding | None = None
     bounds: Mapping[str, int] = field(default_factory=dict)
+    form: Form = field(default_factory=Form)
+
+    def __post_init__(self) -> None:
+        if not self.form.prefix:
+            object.__setattr__(self, "form", replace(self.form, prefix=prefix_of(self.name)))
 
     @property
     def params_bytes(self) -> int:

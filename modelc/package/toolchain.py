@@ -7,15 +7,19 @@ import os
 import platform
 import shlex
 import shutil
-import struct
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from modelc.errors import ToolchainError
+from modelc.package.elf import elf_header
 from modelc.python_worker import worker_command
+from modelc.scratch import TemporaryFolder
+
+SECONDS = 60  # for a compiler to say its version
 
 
 @dataclass(frozen=True)
@@ -26,11 +30,16 @@ class Machine:
     elf_machine: int
     pointer_bits: int
     gnu_triple: str  # of Debian's cross gcc and of its library folder
-    zig_triple: str  # with the oldest glibc to run on
+    glibc: tuple[int, int]  # the oldest to run on
     qemu: str
     qemu_cpu: str  # one with every feature that qemu knows
     debian_gcc: str
     debian_libc: str
+
+    @property
+    def gcc_names(self) -> tuple[str, ...]:
+        """The first words of triples that compilers say."""
+        return (self.name, *(["armv7l", "armv7", "armv7a"] if self.name == "arm" else []))
 
 
 MACHINES = (
@@ -39,7 +48,7 @@ MACHINES = (
         62,
         64,
         "x86_64-linux-gnu",
-        "x86_64-linux-gnu.2.28",
+        (2, 17),
         "qemu-x86_64",
         "max",
         "gcc-x86-64-linux-gnu",
@@ -50,7 +59,7 @@ MACHINES = (
         183,
         64,
         "aarch64-linux-gnu",
-        "aarch64-linux-gnu.2.28",
+        (2, 17),
         "qemu-aarch64",
         "max",
         "gcc-aarch64-linux-gnu",
@@ -61,7 +70,7 @@ MACHINES = (
         40,
         32,
         "arm-linux-gnueabihf",
-        "arm-linux-gnueabihf.2.28",
+        (2, 28),
         "qemu-arm",
         "max",
         "gcc-arm-linux-gnueabihf",
@@ -72,7 +81,7 @@ MACHINES = (
         243,
         64,
         "riscv64-linux-gnu",
-        "riscv64-linux-gnu.2.28",
+        (2, 28),
         "qemu-riscv64",
         "rv64,v=true",
         "gcc-riscv64-linux-gnu",
@@ -83,28 +92,40 @@ MACHINES = (
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A C compiler for one machine: what to put before its arguments."""
+    """A C compiler for one machine: what to put before its arguments. `libc` is gnu, musl or none; of gnu, libraries
+    that it links need no symbol newer than `glibc`. `archiver` makes static libraries. `zig` brings C libraries of its
+    own, of that very version."""
 
     machine: Machine
     command: tuple[str, ...]
+    libc: str = "gnu"
+    glibc: tuple[int, int] = (0, 0)
+    archiver: tuple[str, ...] = ("ar",)
+    zig: bool = False
 
     def linking_all(self) -> Toolchain:
         """The same, for programs that need no library where they run; ziglang has such a C library of musl alone."""
-        musl = self.machine.zig_triple.partition(".")[0].replace("gnu", "musl")
-        command = (musl if word == self.machine.zig_triple else word for word in self.command)
-        return Toolchain(self.machine, (*command, "-static"))
+        if self.zig:
+            return replace(
+                _ziglang(self.machine, "musl", self.glibc),
+                command=(*_zig_cc(self.machine, "musl", self.glibc), "-static"),
+            )
+        return replace(self, command=(*self.command, "-static"))
 
     def compile(self, arguments: Sequence[str], folder: Path) -> None:
         """Runs the compiler in `folder`. Raises ToolchainError with what it said if it fails."""
-        try:
-            done = subprocess.run(
-                [*self.command, *arguments], cwd=folder, capture_output=True, text=True, errors="replace"
-            )
-        except OSError as error:
-            raise ToolchainError(f"cannot run the C compiler '{self.command[0]}': {error.strerror}") from None
-        if done.returncode:
-            said = "\n".join(done.stderr.strip().splitlines()[:12])
-            raise ToolchainError(f"the C compiler '{shlex.join(self.command)}' failed:\n{said}")
+        _run("C compiler", self.command, arguments, folder)
+
+    def archive(self, name: str, files: Sequence[str], folder: Path) -> None:
+        """Makes the static library `name` of objects in `folder`: the same bytes of the same objects. Raises
+        ToolchainError with what the archiver said."""
+        _run("archiver", self.archiver, ["rcsD", name, *files], folder)
+
+    @property
+    def described(self) -> str:
+        """Of what program and version it is."""
+        version = said_by((*self.command, "--version")).partition("\n")[0]
+        return f"ziglang {version}" if self.zig else version or self.command[0]
 
 
 def machine_of(triple: str) -> Machine:
@@ -126,29 +147,121 @@ def native_machine() -> Machine | None:
         return None
 
 
-def find_toolchain(triple: str) -> Toolchain:
-    """$CC or cc for this machine; else Debian's cross gcc; else ziglang. Raises ToolchainError: what to install."""
+def find_toolchain(triple: str, libc: str = "", cc: str = "", ar: str = "") -> Toolchain:
+    """What compiles for a triple with a C library (gnu, gnu.2.N, musl, none; empty: gnu): `cc`, if it is given; $CC, if
+    it is for that machine; for this machine cc; else Debian's cross gcc; else ziglang. Raises ToolchainError: what to
+    install, or what a given one says where it makes no code for that machine."""
     machine = machine_of(triple)
+    kind, _, version = libc.partition(".")
+    glibc = _floor(machine, version)
+    archiver = tuple(shlex.split(ar)) if ar else ()
+    if cc:
+        given = Toolchain(machine, tuple(shlex.split(cc)), kind or _libc_of(shlex.split(cc)), glibc)
+        _check_given(given)
+        return replace(given, archiver=archiver or _archiver(given.command))
     native = machine == native_machine()
-    named = shlex.split(os.environ.get("CC", "")) if native else []
-    if named:
-        return Toolchain(machine, tuple(named))
-    for program in ["cc"] * native + [f"{machine.gnu_triple}-gcc"]:
-        if path := shutil.which(program):
-            return Toolchain(machine, (path,))
+    for command in _candidates(machine, native, kind):
+        chosen = Toolchain(machine, command, kind or _libc_of(command), glibc, archiver or _archiver(command))
+        if chosen.libc in ("none", kind or chosen.libc):
+            return chosen
     if importlib.util.find_spec("ziglang"):
-        return Toolchain(machine, (*worker_command("ziglang", "cc"), "-target", machine.zig_triple))
+        zig = _ziglang(machine, kind or "gnu", glibc)
+        return replace(zig, archiver=archiver or zig.archiver)
     package = "gcc and libc6-dev" if native else machine.debian_gcc
+    if kind == "musl":
+        package = "musl-tools" if native else "cross compiler of musl"
     raise ToolchainError(
-        f"no C compiler for {machine.gnu_triple}: install Debian's {package}, or ziglang with pip install modelc[cross]"
+        f"no C compiler for {machine.gnu_triple}{' with musl' * (kind == 'musl')}: install Debian's {package}, or "
+        "ziglang with pip install modelc[cross]"
     )
+
+
+def _candidates(machine: Machine, native: bool, libc: str) -> Iterator[tuple[str, ...]]:
+    """Compilers that are there, but ziglang."""
+    named = tuple(shlex.split(os.environ.get("CC", "")))
+    if named and libc != "musl" and (native or _dumped(named).partition("-")[0] in machine.gcc_names):
+        yield named
+    musl = f"{machine.gnu_triple.replace('gnu', 'musl')}-gcc"
+    names = [*["musl-gcc"] * native, musl] if libc == "musl" else [*["cc"] * native, f"{machine.gnu_triple}-gcc"]
+    yield from ((path,) for path in map(shutil.which, names) if path)
+
+
+def _floor(machine: Machine, version: str) -> tuple[int, int]:
+    """The version of glibc that is asked for: '2.31' is (2, 31). Raises ToolchainError for what is too old."""
+    if not version:
+        return machine.glibc
+    major, minor = map(int, version.split("."))
+    if (major, minor) < machine.glibc:
+        least = ".".join(map(str, machine.glibc))
+        raise ToolchainError(f"--libc gnu.{version} is too old for {machine.name}: the least is gnu.{least}")
+    return major, minor
+
+
+def _libc_of(command: Sequence[str]) -> str:
+    return "musl" if "musl" in _dumped(tuple(command)) else "gnu"
+
+
+def _dumped(command: tuple[str, ...]) -> str:
+    """The triple that a compiler says that it makes code for; empty where it does not say."""
+    return said_by((*command, "-dumpmachine")).strip()
+
+
+@cache
+def said_by(command: tuple[str, ...]) -> str:
+    """What a program writes; empty where it fails."""
+    try:
+        done = subprocess.run(command, cwd="/", capture_output=True, check=True, timeout=SECONDS)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode(errors="replace")
+
+
+def _archiver(command: Sequence[str]) -> tuple[str, ...]:
+    """The ar beside a gcc, by its name; else the system's."""
+    name, cut, _ = command[0].rpartition("gcc")
+    beside = f"{name}ar" if cut else ""
+    return (beside if beside and shutil.which(beside) else "ar",)
+
+
+def _ziglang(machine: Machine, libc: str, glibc: tuple[int, int]) -> Toolchain:
+    archiver = worker_command("ziglang", "ar")
+    return Toolchain(machine, _zig_cc(machine, libc, glibc), libc, glibc, tuple(archiver), True)
+
+
+def _zig_cc(machine: Machine, libc: str, glibc: tuple[int, int]) -> tuple[str, ...]:
+    version = f".{glibc[0]}.{glibc[1]}" if libc == "gnu" else ""
+    triple = machine.gnu_triple if libc != "musl" else machine.gnu_triple.replace("gnu", "musl")
+    return (*worker_command("ziglang", "cc"), "-target", f"{triple}{version}")
+
+
+def _check_given(toolchain: Toolchain) -> None:
+    """Raises ToolchainError, with what the compiler said, where it makes no object for the machine."""
+    shown = shlex.join(toolchain.command)
+    with TemporaryFolder("cc") as name:
+        folder = Path(name)
+        (folder / "empty.c").write_text("int empty;\n")
+        try:
+            toolchain.compile(["-c", "empty.c", "-o", "empty.o"], folder)
+        except ToolchainError as error:
+            raise ToolchainError(
+                f"--cc {shown!r} does not compile for {toolchain.machine.gnu_triple}: {error}"
+            ) from None
+        check_elf((folder / "empty.o").read_bytes(), f"what --cc {shown!r} makes", toolchain.machine)
+
+
+def _run(what: str, command: Sequence[str], arguments: Sequence[str], folder: Path) -> None:
+    try:
+        done = subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True, errors="replace")
+    except OSError as error:
+        raise ToolchainError(f"cannot run the {what} '{command[0]}': {error.strerror}") from None
+    if done.returncode:
+        said = "\n".join(done.stderr.strip().splitlines()[:12])
+        raise ToolchainError(f"the {what} '{shlex.join(command)}' failed:\n{said}")
 
 
 def check_elf(data: bytes, what: str, machine: Machine) -> None:
     """Raises ToolchainError if an object or a library is not for this machine, which linkers say less clearly."""
-    if len(data) < 20 or data[:4] != b"\x7fELF":
-        raise ToolchainError(f"{what} is not an ELF file")
-    bits, elf_machine = 32 * data[4], struct.unpack_from("<H", data, 18)[0]
+    elf_machine, bits = elf_header(data, what)
     if (elf_machine, bits) != (machine.elf_machine, machine.pointer_bits):
         name = next((m.name for m in MACHINES if m.elf_machine == elf_machine), f"ELF machine {elf_machine}")
         raise ToolchainError(

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
@@ -19,15 +20,17 @@ import numpy as np
 from modelc import scratch
 from modelc.errors import PackageError
 from modelc.package import manifest
+from modelc.package.example import example_text
 from modelc.package.glue import plan_source
-from modelc.package.link import RUNTIME, link_library, runtime_sources
+from modelc.package.header import cpp_text, header_text
+from modelc.package.link import Code, link_shared, link_static, runtime_sources
 from modelc.package.loader import loader_in_one_file
-from modelc.package.manifest import SCHEMA_VERSION, Manifest
-from modelc.package.read import Package, file_info, read_manifest_of, read_package
+from modelc.package.manifest import SCHEMA_VERSION, Linked, Manifest
+from modelc.package.read import Package, file_info, read_manifest_of, read_package, unpacked
 from modelc.package.spec import PackageSpec
 from modelc.package.toolchain import find_toolchain
+from modelc.runtime.files import ARCHIVE, PARAMS
 
-COPIED = ("model.h", "example.c")
 VERIFICATION = "verification.json"
 
 Verify = Callable[[Path], Mapping[str, Any] | None]
@@ -46,7 +49,7 @@ def write_package(spec: PackageSpec, path: str | Path, verify: Verify | None = N
         if report is not None:
             made = _add_verification(folder, made, report)
         take_place(folder, place)
-    return Package(place, made)
+    return Package(unpacked(place), made)
 
 
 def check_place(path: str | Path) -> None:
@@ -56,14 +59,21 @@ def check_place(path: str | Path) -> None:
 
 
 def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
+    form = spec.form
     with _os_errors_as_sentences(place):
-        params_sha256 = _write_params(spec, folder / "params.bin")
+        params_sha256 = _write_params(spec, folder / PARAMS)
         build_id = _build_id(spec, params_sha256)
-        source = plan_source(spec, build_id, SCHEMA_VERSION, params_sha256)
-        link_library(find_toolchain(spec.target.triple), source, spec.objects, folder / "libmodel.so")
-        for name in COPIED:
-            shutil.copyfile(RUNTIME / name, folder / name)
-        (folder / "loader.py").write_text(loader_in_one_file())
+        params = folder / PARAMS if form.embed_params and spec.params_bytes else None
+        code = Code(plan_source(spec, build_id, SCHEMA_VERSION, params_sha256), spec.objects, params)
+        linked = _link(spec, code, folder)
+        if form.embed_params:
+            (folder / PARAMS).unlink()
+        (folder / form.header).write_text(header_text(form))
+        if not form.freestanding:
+            (folder / f"{form.prefix}.hpp").write_text(cpp_text(form))
+        (folder / "example.c").write_text(example_text(form))
+        if "so" in form.emit:
+            (folder / "loader.py").write_text(loader_in_one_file())
         choices = (json.dumps(spec.choices, indent=1, sort_keys=True) + "\n").encode()
         (folder / "choices.json").write_bytes(choices)
         made = Manifest(
@@ -78,6 +88,8 @@ def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
             notes=spec.notes,
             files={path.name: file_info(path) for path in sorted(folder.iterdir())},
             params=tuple((offset, array.nbytes) for offset, array in spec.params),
+            params_bytes=spec.params_bytes,
+            linked=linked,
             variants=spec.variants,
             constants=spec.constants,
             padding=spec.padding,
@@ -87,18 +99,45 @@ def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
     return made
 
 
+def _link(spec: PackageSpec, code: Code, folder: Path) -> Linked:
+    """Writes the files with the code, and says what they are."""
+    form = spec.form
+    toolchain = find_toolchain(spec.target.triple, form.libc, form.cc, form.ar)
+    needed: tuple[str, ...] = ()
+    version = ""
+    if "so" in form.emit:
+        library = link_shared(toolchain, form, code, folder / form.library)
+        needed, version = library.needed, ".".join(map(str, library.glibc))
+    calls: tuple[str, ...] = ()
+    if not {"a", "o"}.isdisjoint(form.emit):
+        calls = link_static(toolchain, form, code, folder)
+    return Linked(
+        prefix=form.prefix,
+        emit=form.emit,
+        embed_params=form.embed_params,
+        freestanding=form.freestanding,
+        libc=toolchain.libc,
+        libc_version=version,
+        needed=needed,
+        calls=calls,
+        compiler=f"{form.cc}: {toolchain.described}" if form.cc else toolchain.described,
+        archiver=form.ar or (Path(toolchain.archiver[-1]).name if {"a"} & {*form.emit} else ""),
+    )
+
+
 def write_verification(path: str | Path, report: Mapping[str, Any]) -> Package:
     """Puts a report, and its 'summary' (an object with 'passed') in the manifest, into a package, in one step."""
     place = _place(path)
-    before = read_package(place).manifest
+    source = read_package(place)
+    before = source.manifest
     with _folder_beside(place) as folder:
         with _os_errors_as_sentences(place):
             for name in before.files:
                 if name != VERIFICATION:
-                    _link_or_copy(place / name, folder / name)
+                    _link_or_copy(source.path / name, folder / name)
         made = _add_verification(folder, before, report)
         take_place(folder, place)
-    return Package(place, made)
+    return Package(unpacked(place), made)
 
 
 def _add_verification(folder: Path, made: Manifest, report: Mapping[str, Any]) -> Manifest:
@@ -130,7 +169,8 @@ def _write_params(spec: PackageSpec, path: Path) -> str:
 
 def _build_id(spec: PackageSpec, params_sha256: str) -> str:
     """The same for the same inputs of linking: a rebuild gives the same package."""
-    parts = [json.dumps(asdict(replace(spec, objects={}, params=(), choices={})), sort_keys=True).encode()]
+    form = replace(spec.form, emit=(), cc="", ar="")  # of which the code knows nothing
+    parts = [json.dumps(asdict(replace(spec, objects={}, params=(), choices={}, form=form)), sort_keys=True).encode()]
     parts += [params_sha256.encode(), *runtime_sources()]
     parts += [part for name, data in sorted(spec.objects.items()) for part in (name.encode(), data)]
     whole = hashlib.sha256()
@@ -143,14 +183,31 @@ def _place(path: str | Path) -> Path:
     """Where the package will be: a new place, an empty folder, or a package of which nothing but itself is lost."""
     try:
         place = Path(path).resolve()
+        if place.name.endswith(ARCHIVE):
+            if place.is_dir():
+                raise PackageError(f"{path} is a folder, and a package in one file goes there: give another name")
+            if os.path.lexists(place):
+                _check_is_package(place, str(path))
+            return place
         if os.path.lexists(place) and not place.is_dir():
-            raise PackageError(f"{path} is a file: a package is a folder, give another name")
+            raise PackageError(f"{path} is a file: a package is a folder, or a file NAME{ARCHIVE}; give another name")
         if place.is_dir():
             _check_replaceable(place, str(path))
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a null character
         reason = error.strerror if isinstance(error, OSError) else error
         raise PackageError(f"cannot write the package {path}: {reason}") from None
     return place
+
+
+def _check_is_package(place: Path, shown: str) -> None:
+    """Raises PackageError for a file that is no package in one file."""
+    try:
+        with zipfile.ZipFile(place) as archive:
+            is_package = manifest.NAME in archive.namelist()
+    except (zipfile.BadZipFile, OSError):
+        is_package = False
+    if not is_package:
+        raise PackageError(f"{shown} is a file that is not a package: it is not replaced, give another name")
 
 
 def _check_replaceable(place: Path, shown: str) -> None:
@@ -202,14 +259,29 @@ def _os_errors_as_sentences(place: Path) -> Iterator[None]:
 
 
 def take_place(folder: Path, place: Path) -> None:
-    """Renames `folder` to `place`; what is there is replaced in one step, if it still may be."""
+    """Renames `folder` to `place`, or what it is in one file; what is there is replaced in one step, if it may be."""
     with _os_errors_as_sentences(place):
+        if place.name.endswith(ARCHIVE):
+            with scratch.beside(place, folder=False) as file:
+                _pack(folder, file)
+                os.replace(file, place)
+            return
         if not place.exists() or not any(place.iterdir()):
             os.rename(folder, place)
             return
         _check_replaceable(place, str(place))
         if not _exchange(folder, place):
             scratch.replace(folder, place)
+
+
+def _pack(folder: Path, file: Path) -> None:
+    """A package in one file: stored as it is, with the same bytes of the same files."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for path in sorted(folder.iterdir()):
+            entry = zipfile.ZipInfo(path.name)  # of the first date that there is
+            entry.external_attr = 0o644 << 16
+            with path.open("rb") as source, archive.open(entry, "w", force_zip64=True) as target:
+                shutil.copyfileobj(source, target, 1 << 20)
 
 
 def _exchange(place: Path, other: Path) -> bool:

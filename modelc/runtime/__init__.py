@@ -3,5 +3,18 @@
 from modelc.runtime.bits import as_bits
 from modelc.runtime.files import ModelError
 from modelc.runtime.loader import Frame, Model, StepProfile, TensorInfo, Variant, aligned, load
+from modelc.runtime.session import InferenceSession, SessionOptions
 
-__all__ = ["Frame", "Model", "ModelError", "StepProfile", "TensorInfo", "Variant", "aligned", "as_bits", "load"]
+__all__ = [
+    "Frame",
+    "InferenceSession",
+    "Model",
+    "ModelError",
+    "SessionOptions",
+    "StepProfile",
+    "TensorInfo",
+    "Variant",
+    "aligned",
+    "as_bits",
+    "load",
+]

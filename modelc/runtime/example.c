@@ -1,6 +1,6 @@
 /* Runs the model once and prints what goes in and what comes out.
  *
- *     cd NAME.modelc && cc -O2 example.c ./libmodel.so -Wl,-rpath,'$ORIGIN' -o example && ./example . [FILE...]
+ *     cd NAME.modelc && BUILD && ./example . [FILE...]
  *
  * The files hold the bytes of one tensor each: first those of the inputs, in the model's order, which are read (zeros
  * where none is given), then those of the outputs, which are written.

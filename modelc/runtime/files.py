@@ -10,10 +10,14 @@ import math
 import os
 import re
 import stat
+import tempfile
+import zipfile
+from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-SCHEMA_VERSION = 1
-MANIFEST, LIBRARY, PARAMS = "manifest.json", "libmodel.so", "params.bin"
+SCHEMA_VERSION = 2
+MANIFEST, PARAMS = "manifest.json", "params.bin"
+ARCHIVE = ".zip"  # how the name of a package in one file ends
 MOST_MANIFEST_BYTES = 1 << 25  # a hundred thousand steps; read, it becomes thirty times as much
 AGAIN = "copy the whole package again"
 
@@ -23,10 +27,69 @@ class ModelError(Exception):
 
 
 class LibraryFile(NamedTuple):
-    """The beginning of libmodel.so, and which file it is."""
+    """A package's library: the prefix of its names, its file's name, how that begins, and which file it is."""
 
+    prefix: str
+    name: str
     header: bytes
     inode: int
+
+
+def folder_of(path: str) -> str:
+    """The folder of a package: of one in a single file, NAME.modelc.zip, where it has been unpacked. That is done once,
+    in the user's cache, by what the manifest says; without a cache once in a process. Raises ModelError."""
+    if not path.endswith(ARCHIVE) or not os.path.isfile(path):
+        return path
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            for entry in entries:
+                if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", entry.filename) or entry.compress_type:
+                    raise ModelError(f"{path} is no package in one file: it has {entry.filename!r}, or is compressed")
+            manifest = archive.getinfo(MANIFEST)
+            if manifest.file_size > MOST_MANIFEST_BYTES:
+                raise ModelError(f"{path}: {MANIFEST} has more than {MOST_MANIFEST_BYTES} bytes: it is of no package")
+            key = hashlib.sha256(archive.read(manifest)).hexdigest()[:32]
+            for cache in _caches():
+                place = os.path.join(cache, f"package-{key}")
+                if not os.path.isdir(place):
+                    _unpack(archive, cache, place)
+                return place
+    except (OSError, zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError, EOFError) as error:
+        raise ModelError(f"cannot read the package {path}: {_reason(error)}") from None
+    raise AssertionError("there is a folder for temporary files")
+
+
+def _caches() -> Iterator[str]:
+    """Folders that nobody but this user can write to."""
+    given = os.environ.get("MODELC_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = given or os.path.join(base, "modelc")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        status = os.stat(folder)
+        if status.st_uid == os.geteuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK):
+            yield folder
+    except OSError:
+        pass
+    if not _temporary:
+        _temporary.append(tempfile.TemporaryDirectory(prefix="modelc-packages-"))
+    yield _temporary[0].name
+
+
+_temporary: list[tempfile.TemporaryDirectory[str]] = []  # until the process ends
+
+
+def _unpack(archive: zipfile.ZipFile, cache: str, place: str) -> None:
+    """In one step: who is interrupted leaves nothing at the place, and of two either's is right."""
+    with tempfile.TemporaryDirectory(prefix="unpacking-", dir=cache) as unfinished:
+        folder = os.path.join(unfinished, "package")
+        archive.extractall(folder)
+        try:
+            os.rename(folder, place)
+        except OSError:
+            if not os.path.isdir(place):
+                raise
 
 
 def open_folder(path: str) -> int:
@@ -34,7 +97,7 @@ def open_folder(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except NotADirectoryError:
-        raise ModelError(f"{path} is a file; expected a package, which is a folder") from None
+        raise ModelError(f"{path} is a file; expected a package, which is a folder or a .zip") from None
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         raise ModelError(f"cannot open the package {path}: {_reason(error)}") from None
 
@@ -99,27 +162,33 @@ def checked_files(path: str, check: bool) -> tuple[dict[str, Any], LibraryFile]:
     folder = open_folder(path)
     try:
         manifest = read_manifest(folder, path)
-        for name, (size, digest) in _files_of(manifest, path).items():
-            if check or name in (LIBRARY, PARAMS):
+        files = _files_of(manifest, path)
+        prefix = _prefix_of(manifest, files, path)
+        loaded = f"lib{prefix}.so"
+        for name, (size, digest) in files.items():
+            if check or name in (loaded, PARAMS):
                 with open_file(folder, path, name) as file:
-                    check_file(file, f"{path}/{name}", size, digest if check or name == LIBRARY else None)
-                    if name == LIBRARY:
+                    check_file(file, f"{path}/{name}", size, digest if check or name == loaded else None)
+                    if name == loaded:
                         header = os.pread(file.fileno(), 20, 0)
-                        library = LibraryFile(header, os.fstat(file.fileno()).st_ino)
+                        library = LibraryFile(prefix, name, header, os.fstat(file.fileno()).st_ino)
         return manifest, library
     finally:
         os.close(folder)
 
 
 def _files_of(manifest: dict[str, Any], path: str) -> dict[str, tuple[int, str]]:
-    """The size and checksum of each file, with libmodel.so and params.bin among them."""
+    """The size and checksum of each file."""
     version, files = manifest.get("schema_version"), manifest.get("files")
     if type(version) is not int or not isinstance(files, dict):
         raise ModelError(f"{path}/{MANIFEST} is damaged or is not a package's manifest")
-    if version != SCHEMA_VERSION:
+    if version < SCHEMA_VERSION:
+        raise ModelError(
+            f"{path}/{MANIFEST} is of schema {version}, of an earlier modelc; this loader knows schema "
+            f"{SCHEMA_VERSION}: compile the model again, or use the loader.py in the package"
+        )
+    if version > SCHEMA_VERSION:
         raise ModelError(f"{path}/{MANIFEST} is of schema {version}; this loader knows schema {SCHEMA_VERSION}")
-    if LIBRARY not in files or PARAMS not in files:
-        raise ModelError(f"{path}/{MANIFEST} does not list {LIBRARY} and {PARAMS}")
     expected = {}
     for name, entry in files.items():
         if os.path.basename(name) != name or name in ("", ".", ".."):
@@ -129,6 +198,21 @@ def _files_of(manifest: dict[str, Any], path: str) -> dict[str, tuple[int, str]]
             raise ModelError(f"{path}/{MANIFEST} is damaged: it lacks the size or the checksum of {name}")
         expected[name] = size, digest
     return expected
+
+
+def _prefix_of(manifest: dict[str, Any], files: dict[str, tuple[int, str]], path: str) -> str:
+    """What the names of the library begin with."""
+    linked = manifest.get("linked")
+    prefix = linked.get("prefix") if isinstance(linked, dict) else None
+    if not isinstance(linked, dict) or not isinstance(prefix, str) or not re.fullmatch("[A-Za-z][A-Za-z0-9_]*", prefix):
+        raise ModelError(f"{path}/{MANIFEST} is damaged: it does not say the prefix of the library's names")
+    if f"lib{prefix}.so" not in files:
+        kinds = linked.get("emit")
+        made = ", ".join(map(str, kinds)) if isinstance(kinds, list) else "other files"
+        raise ModelError(f"{path} has no shared library to load: it was compiled with --emit {made}; add so")
+    if PARAMS not in files and linked.get("embed_params") is not True:
+        raise ModelError(f"{path}/{MANIFEST} does not list {PARAMS}")
+    return prefix
 
 
 def _finite(text: str) -> float:

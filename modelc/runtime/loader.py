@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.runtime.files import AGAIN, LIBRARY, MANIFEST, LibraryFile, ModelError, checked_files
+from modelc.runtime.files import AGAIN, MANIFEST, LibraryFile, ModelError, checked_files, folder_of
 
 LINE_BYTES = 64  # of a cache line
 KEPT_OUTPUTS = 2  # of each output: while the last result is looked at, the next is computed
@@ -77,7 +77,12 @@ class _Tensor(ctypes.Structure):
 
 
 class _Options(ctypes.Structure):
-    _fields_ = [("threads", ctypes.c_int32), ("check", ctypes.c_int32), ("seed", ctypes.c_uint64)]
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("threads", ctypes.c_int32),
+        ("check", ctypes.c_int32),
+        ("seed", ctypes.c_uint64),
+    ]
 
 
 class _Profile(ctypes.Structure):
@@ -109,36 +114,55 @@ class Frame(ctypes.Structure):
 
 
 _WATCHER = ctypes.CFUNCTYPE(None, _P, _I32, _I32, _I32, ctypes.POINTER(Frame))
-_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "modelc_open": (_I32, (ctypes.c_char_p, ctypes.POINTER(_Options), ctypes.POINTER(_P))),
-    "modelc_close": (None, (_P,)),
-    "modelc_last_error": (ctypes.c_char_p, ()),
-    "modelc_metadata": (ctypes.c_char_p, (_P,)),
-    "modelc_thread_count": (_I32, (_P,)),
-    "modelc_variant_count": (_I32, (_P,)),
-    "modelc_input_count": (_I32, (_P, _I32)),
-    "modelc_output_count": (_I32, (_P, _I32)),
-    "modelc_input": (ctypes.POINTER(_Tensor), (_P, _I32, _I32)),
-    "modelc_output": (ctypes.POINTER(_Tensor), (_P, _I32, _I32)),
-    "modelc_run": (_I32, (_P, _I32, _P, _P)),
-    "modelc_profile_start": (_I32, (_P,)),
-    "modelc_profile_stop": (_I32, (_P,)),
-    "modelc_step_count": (_I32, (_P, _I32)),
-    "modelc_profile_read": (_I32, (_P, _I32, _I32, ctypes.POINTER(_Profile))),
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {  # in the order of modelc_api in model.h
+    "open": (_I32, (ctypes.c_char_p, ctypes.POINTER(_Options), ctypes.POINTER(_P))),
+    "close": (None, (_P,)),
+    "last_error": (ctypes.c_char_p, ()),
+    "metadata": (ctypes.c_char_p, (_P,)),
+    "thread_count": (_I32, (_P,)),
+    "variant_count": (_I32, (_P,)),
+    "input_count": (_I32, (_P, _I32)),
+    "output_count": (_I32, (_P, _I32)),
+    "input": (ctypes.POINTER(_Tensor), (_P, _I32, _I32)),
+    "output": (ctypes.POINTER(_Tensor), (_P, _I32, _I32)),
+    "run": (_I32, (_P, _I32, _P, _P)),
+    "fit": (_I32, (_P, _P, _P)),
+    "run_shaped": (_I32, (_P, _I32, _P, _P, _P)),
+    "output_shape": (_I32, (_P, _I32, _I32, _P)),
+    "reset": (_I32, (_P,)),
+    "profile_start": (_I32, (_P,)),
+    "profile_stop": (_I32, (_P,)),
+    "step_count": (_I32, (_P, _I32)),
+    "profile_read": (_I32, (_P, _I32, _I32, ctypes.POINTER(_Profile))),
+    "watch": (_I32, (_P, _WATCHER, _P)),
 }
-_LATER: dict[str, tuple[Any, tuple[Any, ...]]] = {  # what packages of the first schema may lack
-    "modelc_reset": (_I32, (_P,)),
-    "modelc_output_shape": (_I32, (_P, _I32, _I32, _P)),
-    "modelc_fit": (_I32, (_P, _P, _P)),
-    "modelc_run_shaped": (_I32, (_P, _I32, _P, _P, _P)),
-    "modelc_watch": (_I32, (_P, _WATCHER, _P)),
-}
+
+
+class _Table(ctypes.Structure):
+    """modelc_api, as far as it is used here."""
+
+    _fields_ = [("size", ctypes.c_size_t), *((name, _P) for name in _FUNCTIONS)]
+
+
+class Library:
+    """The library of a package: its functions by their names in modelc_api."""
+
+    def __init__(self, library: ctypes.CDLL, prefix: str) -> None:
+        self._library = library  # which is there as long as its functions are
+        give = getattr(library, f"{prefix}_api")
+        give.restype, give.argtypes = ctypes.POINTER(_Table), ()
+        table = give().contents
+        for name, (result, arguments) in _FUNCTIONS.items():
+            setattr(self, name, ctypes.CFUNCTYPE(result, *arguments)(getattr(table, name)))
+
+    def __getattr__(self, name: str) -> Any:  # what the table has
+        raise AttributeError(name)
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None, check: bool = False, seed: int = 0) -> Model:
-    """Opens the package in folder `path`, which executes its library, after its checksum has been compared. `threads`
-    None: what affinity and cgroup allow. `check`: compare the checksum of every file, which reads all of params.bin.
-    `seed`: of the random numbers that the model draws, from 0 to 2^64 - 1. Raises ModelError."""
+    """Opens the package in folder or .zip `path`, which executes its library, after its checksum has been compared.
+    `threads` None: what affinity and cgroup allow. `check`: compare the checksum of every file, which reads all of
+    params.bin. `seed`: of the random numbers that the model draws, from 0 to 2^64 - 1. Raises ModelError."""
     return Model(os.fspath(path), threads, check, seed)
 
 
@@ -153,30 +177,27 @@ class Model:
         self._acquire, self._release = self._lock.acquire, self._lock.release  # half the time of a with
         if not -(2**31) <= (threads or 0) < 2**31 or not 0 <= seed < 2**64:  # ctypes would take them modulo 2^n
             raise ModelError(f"{threads} threads were asked for, with seed {seed}: more than can be had")
+        path = folder_of(path)
         manifest, library_file = checked_files(path, check)
         self._library = library = _open_library(path, library_file)
-        options = _Options(threads or 0, 0, seed)  # the checksums have been compared
-        if library.modelc_open(os.fsencode(path), ctypes.byref(options), ctypes.byref(self._handle)):
-            raise ModelError(_text(library.modelc_last_error()))
-        self.threads: int = library.modelc_thread_count(self._handle)
-        self.metadata: dict[str, Any] = json.loads(_text(library.modelc_metadata(self._handle)))
-        count = library.modelc_variant_count(self._handle)
+        options = _Options(ctypes.sizeof(_Options), threads or 0, 0, seed)  # the checksums have been compared
+        if library.open(os.fsencode(path), ctypes.byref(options), ctypes.byref(self._handle)):
+            raise ModelError(_text(library.last_error()))
+        self.threads: int = library.thread_count(self._handle)
+        self.metadata: dict[str, Any] = json.loads(_text(library.metadata(self._handle)))
+        count = library.variant_count(self._handle)
         self.variants = [Variant(self._tensors("input", v), self._tensors("output", v)) for v in range(count)]
         if _variants_of(manifest) != self.variants:
-            raise ModelError(f"{path}/{MANIFEST} describes other inputs or outputs than {LIBRARY}: {AGAIN}")
+            raise ModelError(f"{path}/{MANIFEST} describes other inputs or outputs than {library_file.name}: {AGAIN}")
         self.inputs, self.outputs = self.variants[0]  # of the first variant
         sized, cut = _sized(manifest), _cut(manifest)
-        if any(sized) and not hasattr(library, "modelc_output_shape"):
-            raise ModelError(f"{path}/{LIBRARY} cannot say the shapes of outputs that depend on data: {AGAIN}")
-        if cut is not None and not hasattr(library, "modelc_run_shaped"):
-            raise ModelError(f"{path}/{LIBRARY} cannot fill inputs up, as {MANIFEST} says: {AGAIN}")
         self._padded = cut is not None
         self._bounds = [_Bound(k, variant, sized[k], cut or ()) for k, variant in enumerate(self.variants)]
         self._input_dtypes = [(t, _numpy_dtype(t.dtype)) for t in self.inputs]
 
     def _tensors(self, kind: str, variant: int) -> list[TensorInfo]:
-        count = getattr(self._library, f"modelc_{kind}_count")(self._handle, variant)
-        get = getattr(self._library, f"modelc_{kind}")
+        count = getattr(self._library, f"{kind}_count")(self._handle, variant)
+        get = getattr(self._library, kind)
         tensors = [get(self._handle, variant, i).contents for i in range(count)]
         return [TensorInfo(_text(t.name), DTYPES[t.dtype - 1], tuple(t.shape[: t.rank])) for t in tensors]
 
@@ -197,12 +218,12 @@ class Model:
             for k, array in enumerate(arrays):
                 bound.input_pointers[k] = _address(array)
             if shapes is None:
-                status = self._library.modelc_run(self._handle, bound.index, bound.inputs_at, bound.outputs_at)
+                status = self._library.run(self._handle, bound.index, bound.inputs_at, bound.outputs_at)
             else:
                 given = (self._handle, bound.index, shapes, bound.inputs_at, bound.outputs_at)
-                status = self._library.modelc_run_shaped(*given)
+                status = self._library.run_shaped(*given)
             if status:
-                raise ModelError(_text(self._library.modelc_last_error()))
+                raise ModelError(_text(self._library.last_error()))
             for k in bound.sized if shapes is None else bound.cut:
                 results[bound.outputs[k].name] = self._actual(bound, k, results[bound.outputs[k].name])
         finally:
@@ -212,14 +233,13 @@ class Model:
     def _actual(self, bound: _Bound, output: int, array: Array) -> Array:
         """As much of an output as the last run made."""
         shape = (ctypes.c_int64 * (array.ndim + 1))()
-        if self._library.modelc_output_shape(self._handle, bound.index, output, ctypes.addressof(shape)):
-            raise ModelError(_text(self._library.modelc_last_error()))
+        if self._library.output_shape(self._handle, bound.index, output, ctypes.addressof(shape)):
+            raise ModelError(_text(self._library.last_error()))
         return array[tuple(slice(n) for n in shape[: array.ndim])]
 
     def reset(self) -> None:
         """Makes what the model keeps between runs (compile --state) zeros, as it was when it was opened."""
-        if hasattr(self._library, "modelc_reset"):
-            self._call("modelc_reset")
+        self._call("reset")
 
     def profile(self, inputs: Mapping[str, Array], repeat: int = 10) -> list[StepProfile]:
         """Runs once to warm up and `repeat` times more, and says what each step of these took, in order."""
@@ -233,33 +253,31 @@ class Model:
 
     def profile_start(self) -> None:
         """From now on runs accumulate what each step takes, from zero on."""
-        self._call("modelc_profile_start")
+        self._call("profile_start")
 
     def profile_stop(self) -> None:
         """Runs accumulate nothing any more; what they have can be read."""
-        self._call("modelc_profile_stop")
+        self._call("profile_stop")
 
     def profile_read(self, variant: int) -> list[StepProfile]:
         """What each of the variant's steps has taken since profile_start, in order."""
         steps, profile = [], _Profile()
-        for step in range(self._call("modelc_step_count", variant)):
-            self._call("modelc_profile_read", variant, step, ctypes.byref(profile))
+        for step in range(self._call("step_count", variant)):
+            self._call("profile_read", variant, step, ctypes.byref(profile))
             seconds = profile.nanoseconds * 1e-9
             steps.append(StepProfile(_text(profile.name), profile.calls, seconds, profile.flops, profile.bytes))
         return steps
 
     def watch(self, watcher: Callable[[int, bool, Frame], None] | None) -> None:
         """From now on runs call `watcher` with the step, whether it has run, and where data lies: before and after each
-        step; None ends that. Raises ModelError for a package that cannot be watched."""
-        if not hasattr(self._library, "modelc_watch"):
-            raise ModelError(f"{LIBRARY} cannot be watched: an older version made it")
+        step; None ends that."""
 
         def called(_: Any, variant: int, step: int, after: int, frame: Any) -> None:
             assert watcher is not None
             watcher(step, bool(after), frame.contents)
 
         self._watcher = _WATCHER() if watcher is None else _WATCHER(called)  # ctypes keeps no callback
-        self._call("modelc_watch", self._watcher, None)
+        self._call("watch", self._watcher, None)
 
     def _call(self, name: str, *arguments: Any) -> int:
         with self._lock:
@@ -271,7 +289,7 @@ class Model:
         """Frees what the model holds; waits for a run that goes on in another thread. May be called twice."""
         with self._lock:
             if self._handle:
-                self._library.modelc_close(self._handle)
+                self._library.close(self._handle)
                 self._handle = _P()
                 for bound in self._bounds:
                     for output in bound.outputs:
@@ -315,8 +333,8 @@ class Model:
         with self._lock:
             if not self._handle:
                 raise ModelError("the model is closed")
-            if self._library.modelc_fit(self._handle, table, ctypes.byref(variant)):
-                raise ModelError(_text(self._library.modelc_last_error()))
+            if self._library.fit(self._handle, table, ctypes.byref(variant)):
+                raise ModelError(_text(self._library.last_error()))
         return self._bounds[variant.value], table
 
     def _refuse_names(self, inputs: Mapping[str, Array]) -> str:
@@ -434,8 +452,8 @@ def _sized(manifest: dict[str, Any]) -> list[tuple[int, ...]]:
     return sized
 
 
-def _open_library(path: str, file: LibraryFile) -> ctypes.CDLL:
-    file_name, header = os.path.join(path, LIBRARY), file.header
+def _open_library(path: str, file: LibraryFile) -> Library:
+    file_name, header = os.path.join(path, file.name), file.header
     machine = struct.unpack_from("<H", header, 18)[0] if header[:4] == b"\x7fELF" and len(header) == 20 else None
     built_for, here = ELF_MACHINES.get(machine or 0, "an unknown machine"), platform.machine()
     bits = 32 if header[4:5] == b"\1" else 64
@@ -446,14 +464,9 @@ def _open_library(path: str, file: LibraryFile) -> ctypes.CDLL:
     # there while it was loaded. So the inode is spelt into the path: "a/./b" for a one, "a//b" for a zero.
     spelling = "".join("./" if bit == "1" else "/" for bit in f"{file.inode:b}")
     try:
-        library = ctypes.CDLL(os.path.abspath(path) + "/" + spelling + LIBRARY)
-        there = {name: signature for name, signature in _LATER.items() if hasattr(library, name)}
-        for name, (result, arguments) in (*_SIGNATURES.items(), *there.items()):
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
+        return Library(ctypes.CDLL(os.path.abspath(path) + "/" + spelling + file.name), file.prefix)
     except (OSError, AttributeError) as error:
         raise ModelError(f"cannot load {file_name}: {error}") from None
-    return library
 
 
 def _cut(manifest: dict[str, Any]) -> tuple[int, ...] | None:

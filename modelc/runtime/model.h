@@ -1,20 +1,23 @@
-/* The C interface of a compiled model. One header for every package; the library beside it exports exactly this.
+/* What all compiled models have in common: types, and the table of their functions.
  *
- *     cc app.c -I NAME.modelc NAME.modelc/libmodel.so -Wl,-rpath,'$ORIGIN/NAME.modelc'
+ * The header of a model, PREFIX.h, is this text and, after it, the model's own functions, PREFIX_open and the others: one
+ * for each member of the table, with its name. Headers of several models can be included in one program, and several
+ * libraries linked to it, for every name of a model begins with its prefix (compile --prefix). PREFIX_api() gives the
+ * table, for programs that take any model.
  *
- * Handles are independent of each other and may run at the same time; all calls on one handle except modelc_close may
+ * Handles are independent of each other and may run at the same time; all calls on one handle except close may
  * come from several threads (runs then take turns). Functions that can fail return a modelc_status, and
- * modelc_last_error() says in a sentence what went wrong in this thread. Strings and tables that are returned live as
+ * last_error() says in a sentence what went wrong in this thread. Strings and tables that are returned live as
  * long as the library is loaded.
- *
- * Every package's library is called libmodel.so, and exports the same names: a program can be linked with one. One that
- * opens several loads each library by its path, dlopen("NAME.modelc/libmodel.so", RTLD_NOW | RTLD_LOCAL), and asks it for
- * modelc_open and the others by dlsym, as loader.py does.
  *
  * fork() copies the calling thread alone. A child may open packages of its own, and may exec. It may run a handle that its
  * parent has opened, with all that this keeps, and close it, if at the fork no other thread was in a call on the handle and
  * its own threads slept, which they do a moment after a run: the child computes in its one thread. To fork beside a thread
  * that runs the handle is not supported: its locks are copied as they are, and the child may wait for ever.
+ *
+ * A model that is compiled to be free-standing (compile --freestanding) has init and memory_size in the place of open and
+ * close: it needs no system, starts no threads and opens no files. Of its calls one may go on at a time in a handle, and
+ * last_error() is the program's.
  */
 #ifndef MODELC_MODEL_H
 #define MODELC_MODEL_H
@@ -26,14 +29,12 @@
 extern "C" {
 #endif
 
-#define MODELC_API __attribute__((visibility("default")))
-
 typedef enum modelc_status {
     MODELC_OK = 0,
     MODELC_BAD_ARGUMENT = 1, /* a null pointer, a variant or an option out of range */
     MODELC_NO_FILE = 2,      /* a file of the package is missing or cannot be read */
     MODELC_DAMAGED = 3,      /* params.bin has a wrong size or checksum */
-    MODELC_MISMATCH = 4,     /* manifest.json and libmodel.so come from different builds, or the library is another package's */
+    MODELC_MISMATCH = 4,     /* manifest.json and the library come from different builds */
     MODELC_BAD_SCHEMA = 5,   /* manifest.json is of a schema that this library does not know */
     MODELC_NO_CPU = 6,       /* this machine lacks a CPU feature that the kernels use */
     MODELC_NO_MEMORY = 7,    /* memory or threads could not be had */
@@ -74,7 +75,9 @@ typedef struct modelc_tensor {
     size_t bytes;
 } modelc_tensor;
 
+/* `size` comes first: what a later library adds behind is 0, its default, for a program that does not know it. */
 typedef struct modelc_options {
+    size_t size;     /* sizeof(modelc_options) */
     int32_t threads; /* 0: as many as the affinity mask and the cgroup's CPU limit allow */
     int32_t check;   /* not 0: compare the checksum of params.bin, which reads all of it */
     uint64_t seed;   /* of the random numbers that the model draws: the first run of a handle, the second, ... draw the
@@ -91,69 +94,7 @@ typedef struct modelc_step_profile {
 
 typedef struct modelc_handle modelc_handle;
 
-/* Opens the package in folder `path`. `options` may be NULL for the defaults. */
-MODELC_API modelc_status modelc_open(const char *path, const modelc_options *options, modelc_handle **handle);
-
-/* Waits for a run that goes on, then frees everything. NULL is allowed. */
-MODELC_API void modelc_close(modelc_handle *handle);
-
-/* What the last failed call of this thread has to say. */
-MODELC_API const char *modelc_last_error(void);
-
-/* JSON text: name, build id, target, versions, notes. */
-MODELC_API const char *modelc_metadata(const modelc_handle *handle);
-
-MODELC_API int32_t modelc_thread_count(const modelc_handle *handle);
-
-/* A variant is the model compiled for one set of input shapes. Counts are 0 and tensors NULL when out of range. */
-MODELC_API int32_t modelc_variant_count(const modelc_handle *handle);
-MODELC_API int32_t modelc_input_count(const modelc_handle *handle, int32_t variant);
-MODELC_API int32_t modelc_output_count(const modelc_handle *handle, int32_t variant);
-MODELC_API const modelc_tensor *modelc_input(const modelc_handle *handle, int32_t variant, int32_t index);
-MODELC_API const modelc_tensor *modelc_output(const modelc_handle *handle, int32_t variant, int32_t index);
-
-/* Computes the outputs from the inputs. Buffers hold at least the tensors' bytes, at the natural alignment of their
- * elements or any other that the machine reads; outputs overlap neither the inputs nor each other. Allocates nothing.
- *
- * Data that an address is computed from (the indices of Gather and Scatter, the lengths of ReverseSequence) is checked
- * before it is used, wherever in the model it comes from; inputs must not change meanwhile. Where it is out of range the
- * run ends with MODELC_BAD_DATA: nothing outside the buffers was read or written, what the outputs hold is of no use,
- * and the handle can be run again. The manifest's "check_addresses" says whether the package was made so.
- */
-MODELC_API modelc_status modelc_run(modelc_handle *handle, int32_t variant, const void *const *inputs,
-                                    void *const *outputs);
-
-/* Inputs of other shapes. `shapes` are those of all inputs, in order: as many extents for each as its rank. modelc_fit finds
- * the smallest variant that takes them: the one with just these shapes, or one that is larger along the dimensions that were
- * padded when compiling (compile --pad-dim). MODELC_BAD_ARGUMENT where there is none: the sentence says what there is.
- * modelc_run_shaped runs it on such inputs, row-major and without gaps: they are copied to memory of the handle and filled up
- * as was said when compiling. Outputs are buffers for the variant's shapes; modelc_output_shape says what part of each is
- * there. */
-MODELC_API modelc_status modelc_fit(const modelc_handle *handle, const int64_t *const *shapes, int32_t *variant);
-MODELC_API modelc_status modelc_run_shaped(modelc_handle *handle, int32_t variant, const int64_t *const *shapes,
-                                           const void *const *inputs, void *const *outputs);
-
-/* The shape that an output had in the last run of a variant: `shape` gets as many extents as the tensor's rank. Where it
- * depends on data (what NonZero or NonMaxSuppression find), or inputs were filled up, the shape of modelc_output() is the most
- * that there can be, which the buffer is for; elements stay where they are in that shape, and beyond the actual one they are of
- * no use. Where several threads run one handle, the last run may be another's: give each a handle. MODELC_BAD_ARGUMENT before
- * the first run, and after one that failed. */
-MODELC_API modelc_status modelc_output_shape(modelc_handle *handle, int32_t variant, int32_t index, int64_t *shape);
-
-/* What a package keeps between runs (compile --state) is the handle's own, for each variant. It begins with zeros; this
- * makes it zeros again. A run that ends with an error leaves it as it was. */
-MODELC_API modelc_status modelc_reset(modelc_handle *handle);
-
-/* Profiling: between start (which sets the counters to zero) and stop, runs accumulate the time of every step. */
-MODELC_API modelc_status modelc_profile_start(modelc_handle *handle);
-MODELC_API modelc_status modelc_profile_stop(modelc_handle *handle);
-MODELC_API int32_t modelc_step_count(const modelc_handle *handle, int32_t variant);
-MODELC_API modelc_status modelc_profile_read(modelc_handle *handle, int32_t variant, int32_t step,
-                                             modelc_step_profile *profile);
-
-/* Watching: what every step reads and writes, for tools that check it (modelc verify). The watcher is called on the thread
- * that runs, before (`after` 0) and after each step that is run; what a step's arguments are is said by the manifest, as
- * places in the frame. Memory may be read until the watcher returns. NULL ends it. */
+/* Where the data of a run lies. */
 typedef struct modelc_frame {
     uint8_t *arena;        /* 64-byte aligned, as are the parameters; users' buffers have any alignment */
     const uint8_t *params;
@@ -167,7 +108,79 @@ typedef struct modelc_frame {
 
 typedef void (*modelc_watcher)(void *context, int32_t variant, int32_t step, int32_t after, const modelc_frame *frame);
 
-MODELC_API modelc_status modelc_watch(modelc_handle *handle, modelc_watcher watcher, void *context);
+/* The functions of a model. Those that its library does not have are NULL: a program looks at `size` for what a later
+ * header has added at the end. */
+typedef struct modelc_api {
+    size_t size; /* of this table, in bytes */
+
+    /* Opens the package in folder `path`; where parameters are in the library (compile --embed-params) no file is opened, and
+     * it may be NULL. `options` may be NULL for the defaults. */
+    modelc_status (*open)(const char *path, const modelc_options *options, modelc_handle **handle);
+
+    /* Waits for a run that goes on, then frees everything. NULL is allowed. */
+    void (*close)(modelc_handle *handle);
+
+    /* What the last failed call of this thread has to say. */
+    const char *(*last_error)(void);
+
+    /* JSON text: name, build id, target, versions, notes. */
+    const char *(*metadata)(const modelc_handle *handle);
+
+    int32_t (*thread_count)(const modelc_handle *handle);
+
+    /* A variant is the model compiled for one set of input shapes. Counts are 0 and tensors NULL when out of range. */
+    int32_t (*variant_count)(const modelc_handle *handle);
+    int32_t (*input_count)(const modelc_handle *handle, int32_t variant);
+    int32_t (*output_count)(const modelc_handle *handle, int32_t variant);
+    const modelc_tensor *(*input)(const modelc_handle *handle, int32_t variant, int32_t index);
+    const modelc_tensor *(*output)(const modelc_handle *handle, int32_t variant, int32_t index);
+
+    /* Computes the outputs from the inputs. Buffers hold at least the tensors' bytes, at the natural alignment of their
+     * elements or any other that the machine reads; outputs overlap neither the inputs nor each other. Allocates nothing.
+     *
+     * Data that an address is computed from (the indices of Gather and Scatter, the lengths of ReverseSequence) is checked
+     * before it is used, wherever in the model it comes from; inputs must not change meanwhile. Where it is out of range
+     * the run ends with MODELC_BAD_DATA: nothing outside the buffers was read or written, what the outputs hold is of no
+     * use, and the handle can be run again. The manifest's "check_addresses" says whether the package was made so. */
+    modelc_status (*run)(modelc_handle *handle, int32_t variant, const void *const *inputs, void *const *outputs);
+
+    /* Inputs of other shapes. `shapes` are those of all inputs, in order: as many extents for each as its rank. fit finds
+     * the smallest variant that takes them: the one with just these shapes, or one that is larger along the dimensions that
+     * were padded when compiling (compile --pad-dim). MODELC_BAD_ARGUMENT where there is none: the sentence says what there
+     * is. run_shaped runs it on such inputs, row-major and without gaps: they are copied to memory of the handle and filled
+     * up as was said when compiling. Outputs are buffers for the variant's shapes; output_shape says what part of each is
+     * there. */
+    modelc_status (*fit)(const modelc_handle *handle, const int64_t *const *shapes, int32_t *variant);
+    modelc_status (*run_shaped)(modelc_handle *handle, int32_t variant, const int64_t *const *shapes,
+                                const void *const *inputs, void *const *outputs);
+
+    /* The shape that an output had in the last run of a variant: `shape` gets as many extents as the tensor's rank. Where it
+     * depends on data (what NonZero or NonMaxSuppression find), or inputs were filled up, the shape of output() is the most
+     * that there can be, which the buffer is for; elements stay where they are in that shape, and beyond the actual one they
+     * are of no use. Where several threads run one handle, the last run may be another's: give each a handle.
+     * MODELC_BAD_ARGUMENT before the first run, and after one that failed. */
+    modelc_status (*output_shape)(modelc_handle *handle, int32_t variant, int32_t index, int64_t *shape);
+
+    /* What a package keeps between runs (compile --state) is the handle's own, for each variant. It begins with zeros; this
+     * makes it zeros again. A run that ends with an error leaves it as it was. */
+    modelc_status (*reset)(modelc_handle *handle);
+
+    /* Profiling: between start (which sets the counters to zero) and stop, runs accumulate the time of every step. */
+    modelc_status (*profile_start)(modelc_handle *handle);
+    modelc_status (*profile_stop)(modelc_handle *handle);
+    int32_t (*step_count)(const modelc_handle *handle, int32_t variant);
+    modelc_status (*profile_read)(modelc_handle *handle, int32_t variant, int32_t step, modelc_step_profile *profile);
+
+    /* Watching: what every step reads and writes, for tools that check it (modelc verify). The watcher is called on the
+     * thread that runs, before (`after` 0) and after each step that is run; what a step's arguments are is said by the
+     * manifest, as places in the frame. Memory may be read until the watcher returns. NULL ends it. */
+    modelc_status (*watch)(modelc_handle *handle, modelc_watcher watcher, void *context);
+
+    /* Of a free-standing model: the bytes that init wants, aligned to 64; it makes a handle in them, which is there as long
+     * as they are. NULL where the memory is not aligned: last_error says so. */
+    size_t (*memory_size)(void);
+    modelc_handle *(*init)(void *memory);
+} modelc_api;
 
 #ifdef __cplusplus
 }

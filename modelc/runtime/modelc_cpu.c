@@ -1,6 +1,5 @@
 /* What this machine is: CPU features by their LLVM names, how many CPUs may be used, floating-point control. */
 #define _GNU_SOURCE
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -176,32 +175,41 @@ mc_cpu_answer mc_cpu_has(const char *name) {
     return MC_CPU_UNKNOWN_NAME;
 }
 
+/* By the system call, which says how much of the mask it has: C libraries have their own masks, of their own sizes. */
 int32_t mc_cpu_affinity(void) {
-    for (int cpus = CPU_SETSIZE; cpus <= 1 << 16; cpus *= 2) {
-        cpu_set_t *set = CPU_ALLOC(cpus);
-        size_t bytes = CPU_ALLOC_SIZE(cpus);
-        int ok = set && !sched_getaffinity(0, bytes, set), count = ok ? CPU_COUNT_S(bytes, set) : 0;
-        if (set) CPU_FREE(set);
-        if (ok && count) return count;
-    }
-    return 1;
+    uint8_t mask[8192];
+    const long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
+    int32_t count = 0;
+    for (long i = 0; i < bytes; i++) count += __builtin_popcount(mask[i]);
+    return count ? count : 1;
+}
+
+/* The whole number that comes next; 0 where there is none. Not by sscanf, which C libraries have under several names. */
+static double number_at(const char **text) {
+    double number = 0;
+    while (**text == ' ') (*text)++;
+    while (**text >= '0' && **text <= '9') number = 10 * number + (*(*text)++ - '0');
+    return number;
 }
 
 /* Quota over period, in CPUs, of one cgroup folder; 0 when it sets no limit. */
 static double quota_of(const char *folder, int version) {
     char name[4352], text[64];
     double quota = 0, period = 0;
+    const char *at = text;
     const char *files[2] = {"cpu.cfs_quota_us", "cpu.cfs_period_us"};
     for (int i = 0; i < (version == 2 ? 1 : 2); i++) {
         snprintf(name, sizeof name, "%s/%s", folder, version == 2 ? "cpu.max" : files[i]);
         FILE *file = fopen(name, "re");
         if (!file) return 0;
         if (!fgets(text, sizeof text, file)) text[0] = 0;
+        at = text;
         fclose(file);
         if (version == 2) {
-            if (sscanf(text, "%lf %lf", &quota, &period) != 2) return 0; /* "max 100000" */
+            quota = number_at(&at); /* "max 100000" is no number */
+            period = number_at(&at);
         } else {
-            *(i ? &period : &quota) = atof(text);
+            *(i ? &period : &quota) = number_at(&at);
         }
     }
     return quota > 0 && period > 0 ? quota / period : 0;
@@ -252,41 +260,4 @@ int32_t mc_cpu_limit(void) {
     /* Rounded down: a thread more than the quota pays for stalls all of them when the period's share is spent. */
     if (quota > 0 && quota < cpus) cpus = quota < 1 ? 1 : (int32_t)quota;
     return cpus;
-}
-
-/* Set in full rather than added to what is there: new threads inherit these bits from whoever opened the package, and
- * results would depend on it. */
-uint64_t mc_float_enter(int flush_denormals) {
-#if defined(__x86_64__)
-    uint32_t saved = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(0x1f80u | (flush_denormals ? 0x8040u : 0)); /* FTZ, DAZ */
-    return saved;
-#elif defined(__aarch64__)
-    uint64_t saved, set = flush_denormals ? 1u << 24 : 0;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(saved));
-    __asm__ volatile("msr fpcr, %0" ::"r"(set));
-    return saved;
-#elif defined(__riscv)
-    uint64_t saved;
-    (void)flush_denormals; /* RISC-V cannot flush them */
-    __asm__ volatile("csrrw %0, fcsr, zero" : "=r"(saved));
-    return saved;
-#else
-    uint32_t saved, set = flush_denormals ? 1u << 24 : 0;
-    __asm__ volatile("vmrs %0, fpscr" : "=r"(saved));
-    __asm__ volatile("vmsr fpscr, %0" ::"r"(set));
-    return saved;
-#endif
-}
-
-void mc_float_leave(uint64_t saved) {
-#if defined(__x86_64__)
-    __builtin_ia32_ldmxcsr((uint32_t)saved);
-#elif defined(__aarch64__)
-    __asm__ volatile("msr fpcr, %0" ::"r"(saved));
-#elif defined(__riscv)
-    __asm__ volatile("csrw fcsr, %0" ::"r"(saved));
-#else
-    __asm__ volatile("vmsr fpscr, %0" ::"r"((uint32_t)saved));
-#endif
 }

@@ -3,11 +3,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <link.h>
 #include <stdio.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "modelc_runtime.h"
@@ -17,18 +16,21 @@ enum { MOST_MANIFEST_BYTES = 1 << 25 };
 /* Through no link, and without waiting for the other end of a pipe. */
 modelc_status mc_open_file(const char *folder, const char *name, int *fd, uint64_t *bytes) {
     char path[PATH_MAX];
-    struct stat status;
+    uint8_t first;
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
         return mc_fail(MODELC_NO_FILE, "the path of the package is longer than %d characters", PATH_MAX);
     do *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     while (*fd < 0 && errno == EINTR); /* a signal of the application's */
     if (*fd < 0 && errno == ELOOP) return mc_fail(MODELC_NO_FILE, "%s is a link, or behind a loop of links", path);
     if (*fd < 0) return mc_fail(MODELC_NO_FILE, "cannot open %s: %s", path, strerror(errno));
-    if (fstat(*fd, &status) || !S_ISREG(status.st_mode)) {
+    /* What has no end, or is empty and a device, or a folder, which cannot be read. Not by stat, which is another function
+     * in every C library. */
+    const off_t end = lseek(*fd, 0, SEEK_END);
+    if (end < 0 || lseek(*fd, 0, SEEK_SET) || (read(*fd, &first, 1) < 0 && errno == EISDIR) || lseek(*fd, 0, SEEK_SET)) {
         close(*fd);
         return mc_fail(MODELC_NO_FILE, "%s is not a regular file", path);
     }
-    *bytes = (uint64_t)status.st_size;
+    *bytes = (uint64_t)end;
     return MODELC_OK;
 }
 
@@ -44,29 +46,11 @@ static const char *json_value(const char *text, const char *key) {
     return NULL;
 }
 
-/* Looks for the loaded object that has this library's data: its path, which is empty for the program itself. */
-static int find_own_path(struct dl_phdr_info *object, size_t size, void *path) {
-    (void)size;
-    for (int k = 0; k < object->dlpi_phnum; k++) {
-        const ElfW(Phdr) *segment = &object->dlpi_phdr[k];
-        if (segment->p_type != PT_LOAD) continue;
-        if ((uintptr_t)&mc_the_model - (object->dlpi_addr + segment->p_vaddr) >= segment->p_memsz) continue;
-        *(const char **)path = object->dlpi_name;
-        return 1;
-    }
-    return 0;
-}
-
-/* The path of the loaded library where it is another file than the package's, as it is where a program is linked with the
- * libraries of two packages: they have one name, and the second is not loaded. */
-static const char *foreign_library(const char *folder) {
-    const char *loaded = "";
-    char path[PATH_MAX];
-    struct stat packaged, running;
-    dl_iterate_phdr(find_own_path, &loaded);
-    if (snprintf(path, sizeof path, "%s/libmodel.so", folder) >= (int)sizeof path) return NULL;
-    if (!*loaded || stat(loaded, &running) || stat(path, &packaged)) return NULL;
-    return packaged.st_dev == running.st_dev && packaged.st_ino == running.st_ino ? NULL : loaded;
+/* The whole number that a text begins with. Not by strtol, which newer C libraries have under another name. */
+static long number_at(const char *text) {
+    long number = 0;
+    while (*text >= '0' && *text <= '9' && number < LONG_MAX / 10 - 1) number = 10 * number + (*text++ - '0');
+    return number;
 }
 
 static modelc_status compare_manifest(const char *folder, const char *text) {
@@ -75,20 +59,15 @@ static modelc_status compare_manifest(const char *folder, const char *text) {
     if (!schema || !build)
         return mc_fail(MODELC_MISMATCH, "%s/manifest.json is not a manifest: it names no schema_version or no build_id",
                     folder);
-    long version = strtol(schema, NULL, 10);
+    long version = number_at(schema);
     if (version != mc_the_model.schema_version)
         return mc_fail(MODELC_BAD_SCHEMA, "%s/manifest.json is of schema %ld; this library knows schema %d", folder, version,
                     (int)mc_the_model.schema_version);
     if (*build == '"' && !strncmp(build + 1, mc_the_model.build_id, n) && build[n + 1] == '"') return MODELC_OK;
-    const char *loaded = foreign_library(folder);
-    if (loaded)
-        return mc_fail(MODELC_MISMATCH,
-                    "%s was to be opened by %s, the library of another package: a program that is linked with several has "
-                    "the first alone, for all are called libmodel.so; load each by its path, with dlopen and RTLD_LOCAL",
-                    folder, loaded);
     return mc_fail(MODELC_MISMATCH,
-                "%s/manifest.json and the loaded libmodel.so come from different builds (the library's is %s): copy the "
-                "whole package again; or, if it was replaced while this program ran, start that again",
+                "%s/manifest.json and the loaded library come from different builds (the library's is %s): copy the "
+                "whole package again; or, if it was replaced while this program ran, start that again; or, if the program "
+                "is linked with several packages, compile each with a --prefix of its own",
                 folder, mc_the_model.build_id);
 }
 

@@ -1,6 +1,4 @@
 /* Padding: which variant takes inputs of given shapes, and the copies of them that it is given. */
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "modelc_runtime.h"
@@ -58,39 +56,28 @@ int32_t mc_variant_for(const int64_t *const *shapes) {
 
 /* ---- what is there, in words ---- */
 
-typedef struct words {
-    char *text;
-    size_t size, used;
-} words;
-
-__attribute__((format(printf, 2, 3))) static void say(words *w, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    int n = w->used < w->size ? vsnprintf(w->text + w->used, w->size - w->used, format, arguments) : 0;
-    va_end(arguments);
-    if (n > 0) w->used += (size_t)n;
-}
-
-static void say_shapes(words *w, const mc_variant *v, const int64_t *const *shapes) {
+static size_t say_shapes(char *sentence, size_t size, size_t n, const mc_variant *v, const int64_t *const *shapes) {
     for (int32_t k = 0; k < v->input_count; k++) {
-        say(w, "%s%s [", k ? ", " : "", v->inputs[k].name);
+        n = mc_append(sentence, size, n, "%s%s [", k ? ", " : "", v->inputs[k].name);
         for (int32_t axis = 0; axis < v->inputs[k].rank; axis++)
-            say(w, axis ? ", %lld" : "%lld", (long long)(shapes ? shapes[k] : v->inputs[k].shape)[axis]);
-        say(w, "]");
+            n = mc_append(sentence, size, n, axis ? ", %lld" : "%lld",
+                          (long long)(shapes ? shapes[k] : v->inputs[k].shape)[axis]);
+        n = mc_append(sentence, size, n, "]");
     }
+    return n;
 }
 
 void mc_no_variant(const int64_t *const *shapes, char *sentence, size_t size) {
-    words w = {sentence, size, 0};
-    say(&w, "the model was given ");
-    say_shapes(&w, &mc_the_model.variants[0], shapes);
-    say(&w, "; it was compiled for ");
-    for (int32_t n = 0; n < mc_the_model.variant_count; n++) {
-        if (n) say(&w, "; ");
-        say_shapes(&w, &mc_the_model.variants[n], NULL);
+    size_t n = mc_append(sentence, size, 0, "the model was given ");
+    n = say_shapes(sentence, size, n, &mc_the_model.variants[0], shapes);
+    n = mc_append(sentence, size, n, "; it was compiled for ");
+    for (int32_t v = 0; v < mc_the_model.variant_count; v++) {
+        if (v) n = mc_append(sentence, size, n, "; ");
+        n = say_shapes(sentence, size, n, &mc_the_model.variants[v], NULL);
     }
     for (int32_t d = 0; d < mc_the_model.dim_count; d++)
-        say(&w, "%s%s", d ? ", " : "; inputs may be shorter, all of them alike, along ", mc_the_model.dims[d]);
+        n = mc_append(sentence, size, n, "%s%s", d ? ", " : "; inputs may be shorter, all of them alike, along ",
+                      mc_the_model.dims[d]);
 }
 
 /* ---- copies ---- */

@@ -1,8 +1,4 @@
 /* Data that addresses are computed from, checked before a kernel reads it: whether all of it lies in a range. */
-#include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
-
 #include "modelc_runtime.h"
 
 enum { LANES = 8 };
@@ -36,15 +32,6 @@ static int outside(const mc_range *range, const uint8_t *at, int64_t count, int6
                : outside_int32((const any_int32 *)at, count, step, range->low, range->high);
 }
 
-__attribute__((format(printf, 4, 5))) static size_t append(char *text, size_t size, size_t at, const char *format, ...) {
-    va_list arguments;
-    if (at >= size) return at;
-    va_start(arguments, format);
-    const int more = vsnprintf(text + at, size - at, format, arguments);
-    va_end(arguments);
-    return at + (more > 0 ? (size_t)more : 0);
-}
-
 /* Names the first element of a line that is outside; `line` counts lines in row-major order. */
 static void describe(const mc_range *range, const uint8_t *at, int64_t line, int64_t count, int64_t step,
                      char *sentence, size_t size) {
@@ -55,11 +42,14 @@ static void describe(const mc_range *range, const uint8_t *at, int64_t line, int
     const int64_t number = width == 8 ? *(const any_int64 *)found : *(const any_int32 *)found;
     int64_t flat = line * count + i;
     for (int32_t d = range->rank; d-- > 0; flat /= range->shape[d]) position[d] = flat % range->shape[d];
-    size_t n = append(sentence, size, 0, "%s: '%s' is %" PRId64, range->operator_name, range->value, number);
-    for (int32_t d = 0; d < range->rank; d++) n = append(sentence, size, n, "%s%" PRId64, d ? ", " : " at [", position[d]);
-    if (range->column >= 0) n = append(sentence, size, n, "%s%d", range->rank ? ", " : " at [", (int)range->column);
-    if (range->rank || range->column >= 0) n = append(sentence, size, n, "]");
-    append(sentence, size, n, "; expected a number from %" PRId64 " to %" PRId64, range->low, range->high);
+    size_t n = mc_append(sentence, size, 0, "%s: '%s' is %lld", range->operator_name, range->value,
+                         (long long)number);
+    for (int32_t d = 0; d < range->rank; d++)
+        n = mc_append(sentence, size, n, "%s%lld", d ? ", " : " at [", (long long)position[d]);
+    if (range->column >= 0) n = mc_append(sentence, size, n, "%s%d", range->rank ? ", " : " at [", (int)range->column);
+    if (range->rank || range->column >= 0) n = mc_append(sentence, size, n, "]");
+    mc_append(sentence, size, n, "; expected a number from %lld to %lld", (long long)range->low,
+              (long long)range->high);
 }
 
 int mc_in_range(const mc_range *range, const void *data, char *sentence, size_t size) {

@@ -2,6 +2,8 @@
 #ifndef MODELC_RUNTIME_H
 #define MODELC_RUNTIME_H
 
+#include <stdarg.h>
+
 #include "model.h"
 
 typedef modelc_frame mc_frame;
@@ -150,9 +152,61 @@ typedef struct mc_model {
     uint64_t filled_bytes; /* of copies of all inputs that hang on them: the most of any variant */
     int32_t dim_count;
     int32_t along_count;
+    const uint8_t *params; /* where they are in the library; NULL: in params.bin */
 } mc_model;
 
 extern const mc_model mc_the_model; /* in model_plan.c */
+
+typedef struct mc_counter {
+    uint64_t calls, nanoseconds;
+} mc_counter;
+
+/* What a variant keeps from run to run. */
+typedef struct mc_kept {
+    uint8_t *halves;  /* of the variant's states, one after the other */
+    int turn;         /* the half that the next run reads */
+    int64_t *sizes;   /* of the outputs of the last run, where they depend on data */
+    int64_t *extents; /* of the padded dimensions in the last run */
+    int said;         /* whether that run came to its end */
+} mc_kept;
+
+struct modelc_handle {
+    struct mc_host *host; /* threads, lock and mappings; NULL where there is no system */
+    uint8_t *arena;
+    uint8_t *scratch; /* where steps run on the calling thread alone */
+    uint8_t **slots;
+    const uint8_t *params;
+    int32_t threads;
+    int profiling;
+    uint8_t *filled;       /* copies of inputs that are filled up */
+    const void **inputs;   /* a run's, with such copies in their place */
+    uint64_t random[2];    /* the seed, and the runs so far */
+    mc_counter **counters; /* [variant][step] */
+    modelc_watcher watcher;
+    void *context; /* the watcher's */
+    mc_kept *kept; /* [variant] */
+};
+
+/* modelc_memory.c: all that a handle has but parameters and workspaces, in `memory`, which is zeros; NULL: the bytes that it
+ * takes are only counted. */
+uint64_t mc_place(modelc_handle *handle, uint8_t *memory, int profiled);
+
+/* modelc_steps.c */
+const mc_variant *mc_variant_of(const modelc_handle *handle, int32_t variant); /* NULL: there is none */
+modelc_status mc_no_such_variant(const modelc_handle *handle, int32_t variant);
+
+/* modelc_host.c, or modelc_bare.c where there is no system. */
+enum { MC_MESSAGE_BYTES = 1024 };
+char *mc_message(void); /* what last_error says */
+void mc_lock(modelc_handle *handle);
+void mc_unlock(modelc_handle *handle);
+void mc_run_shared(const modelc_handle *handle, const mc_step *step, const mc_frame *frame);
+
+/* modelc_text.c: printf for sentences. mc_append gives the length of the text, which had `used` characters. mc_fail sets what
+ * last_error says from now on, and gives the status back. */
+size_t mc_write(char *text, size_t size, const char *format, va_list arguments);
+__attribute__((format(printf, 4, 5))) size_t mc_append(char *text, size_t size, size_t used, const char *format, ...);
+__attribute__((format(printf, 2, 3))) modelc_status mc_fail(modelc_status status, const char *format, ...);
 
 /* modelc_pool.c: fork and join over the iterations of one step. */
 typedef struct mc_pool mc_pool;
@@ -162,9 +216,6 @@ void mc_pool_run(mc_pool *pool, const mc_step *step, const mc_frame *frame);
 uint64_t mc_now(void); /* nanoseconds of the monotonic clock */
 void *mc_map_zeroed(size_t bytes);
 void mc_unmap(void *memory, size_t bytes);
-
-/* What modelc_last_error says from now on in this thread; gives the status back. */
-__attribute__((format(printf, 2, 3))) modelc_status mc_fail(modelc_status status, const char *format, ...);
 
 /* modelc_files.c: a file of the package; whether its manifest is the library's; whether this machine can run it. */
 modelc_status mc_open_file(const char *folder, const char *name, int *fd, uint64_t *bytes);
@@ -176,7 +227,7 @@ typedef enum { MC_CPU_HAS, MC_CPU_LACKS, MC_CPU_UNKNOWN_NAME, MC_CPU_REFUSED } m
 mc_cpu_answer mc_cpu_has(const char *feature);
 int32_t mc_cpu_affinity(void); /* CPUs that this process may be scheduled on */
 int32_t mc_cpu_limit(void);    /* the same, bounded by the cgroup's quota: threads worth starting */
-/* Floating-point control of this thread: rounding to nearest, no traps, subnormals flushed or kept. */
+/* modelc_float.c: floating-point control of this thread: rounding to nearest, no traps, subnormals flushed or kept. */
 uint64_t mc_float_enter(int flush_denormals);
 void mc_float_leave(uint64_t saved);
 

@@ -1,9 +1,10 @@
-/* Runs a package from files, through the very libmodel.so in it: what emulated verification executes.
+/* Runs a package from files, through the very library in it: what emulated verification executes.
  *
- *     runner PKG inputs.bin outputs.bin [--threads N] [--variant V] [--repeat N] [--profile]
+ *     runner PKG PREFIX inputs.bin outputs.bin [--threads N] [--variant V] [--repeat N] [--profile]
  *            [--watch ROWS FD] [--extents N...]
- *     runner PKG --describe
+ *     runner PKG PREFIX --describe
  *
+ * libPREFIX.so is loaded from the package; a driver that is compiled with -DAPI=PREFIX_api is linked with its static library.
  * inputs.bin is the inputs' bytes, one tensor after the other in the package's order, without header or padding;
  * outputs.bin gets the outputs in the same form, at their full size. --extents are those of all inputs, one after the other:
  * inputs that are shorter are filled up. Prints "open NANOSECONDS" (loading the library included), "nanoseconds BEST" (the
@@ -27,22 +28,11 @@
 
 #include "model.h"
 
-static modelc_status (*api_open)(const char *, const modelc_options *, modelc_handle **);
-static void (*api_close)(modelc_handle *);
-static const char *(*api_last_error)(void);
-static int32_t (*api_variant_count)(const modelc_handle *);
-static int32_t (*api_input_count)(const modelc_handle *, int32_t);
-static int32_t (*api_output_count)(const modelc_handle *, int32_t);
-static const modelc_tensor *(*api_input)(const modelc_handle *, int32_t, int32_t);
-static const modelc_tensor *(*api_output)(const modelc_handle *, int32_t, int32_t);
-static modelc_status (*api_run)(modelc_handle *, int32_t, const void *const *, void *const *);
-/* NULL in older packages */
-static modelc_status (*api_run_shaped)(modelc_handle *, int32_t, const int64_t *const *, const void *const *, void *const *);
-static modelc_status (*api_output_shape)(modelc_handle *, int32_t, int32_t, int64_t *);
-static modelc_status (*api_watch)(modelc_handle *, modelc_watcher, void *);
-static modelc_status (*api_profile_start)(modelc_handle *);
-static int32_t (*api_step_count)(const modelc_handle *, int32_t);
-static modelc_status (*api_profile_read)(modelc_handle *, int32_t, int32_t, modelc_step_profile *);
+static const modelc_api *api;
+
+#ifdef API
+const modelc_api *API(void); /* of a static library that the driver is linked with */
+#endif
 
 static void die(const char *what, const char *detail) {
     fprintf(stderr, "%s: %s\n", what, detail);
@@ -51,40 +41,46 @@ static void die(const char *what, const char *detail) {
 
 static void check(modelc_status status) {
     if (!status) return;
-    fprintf(stderr, "%s\n", api_last_error());
+    fprintf(stderr, "%s\n", api->last_error());
     exit((int)status);
 }
 
-static void bind_api(const char *package) {
-    static const struct {
-        const char *name;
-        void *pointer;
-    } table[] = {{"modelc_open", &api_open},
-                 {"modelc_close", &api_close},
-                 {"modelc_last_error", &api_last_error},
-                 {"modelc_variant_count", &api_variant_count},
-                 {"modelc_input_count", &api_input_count},
-                 {"modelc_output_count", &api_output_count},
-                 {"modelc_input", &api_input},
-                 {"modelc_output", &api_output},
-                 {"modelc_run", &api_run},
-                 {"modelc_run_shaped", &api_run_shaped},
-                 {"modelc_output_shape", &api_output_shape},
-                 {"modelc_watch", &api_watch},
-                 {"modelc_profile_start", &api_profile_start},
-                 {"modelc_step_count", &api_step_count},
-                 {"modelc_profile_read", &api_profile_read}};
-    char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/libmodel.so", package) >= (int)sizeof path) die("path too long", package);
+/* The table of functions of libPREFIX.so in the package. */
+static void bind_api(const char *package, const char *prefix) {
+#ifdef API
+    (void)package;
+    (void)prefix;
+    api = API();
+#else
+    char path[PATH_MAX], symbol[256];
+    const modelc_api *(*give)(void);
+    if (snprintf(path, sizeof path, "%s/lib%s.so", package, prefix) >= (int)sizeof path) die("path too long", package);
+    snprintf(symbol, sizeof symbol, "%s_api", prefix);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) die("cannot load the library", dlerror());
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        void *function = dlsym(library, table[i].name);
-        int later = table[i].pointer == (void *)&api_run_shaped || table[i].pointer == (void *)&api_output_shape ||
-                    table[i].pointer == (void *)&api_watch;
-        if (!function && !later) die("the library lacks", table[i].name);
-        memcpy(table[i].pointer, &function, sizeof function);
+    void *function = dlsym(library, symbol);
+    if (!function) die("the library lacks", symbol);
+    memcpy(&give, &function, sizeof give);
+    api = give();
+#endif
+}
+
+static modelc_handle *open_model(const char *package, int32_t threads) {
+    modelc_options options = {.size = sizeof options, .threads = threads};
+    modelc_handle *model = NULL;
+    if (api->open) {
+        check(api->open(package, &options, &model));
+        return model;
     }
+    void *memory = NULL;
+    if (posix_memalign(&memory, 64, api->memory_size())) die("out of memory for", package);
+    model = api->init(memory);
+    if (!model) die("cannot make a handle", api->last_error());
+    return model;
+}
+
+static void close_model(modelc_handle *model) {
+    if (api->close) api->close(model); /* else it ends with its memory */
 }
 
 static int32_t number_of(const char *text) {
@@ -108,10 +104,10 @@ static double now(void) {
 }
 
 static void describe(const modelc_handle *model) {
-    for (int32_t v = 0; v < api_variant_count(model); v++)
+    for (int32_t v = 0; v < api->variant_count(model); v++)
         for (int32_t kind = 0; kind < 2; kind++)
-            for (int32_t i = 0; i < (kind ? api_output_count : api_input_count)(model, v); i++) {
-                const modelc_tensor *tensor = (kind ? api_output : api_input)(model, v, i);
+            for (int32_t i = 0; i < (kind ? api->output_count : api->input_count)(model, v); i++) {
+                const modelc_tensor *tensor = (kind ? api->output : api->input)(model, v, i);
                 printf("%d %s %d", (int)v, kind ? "output" : "input", (int)tensor->dtype);
                 for (int32_t axis = 0; axis < tensor->rank; axis++) printf(" %lld", (long long)tensor->shape[axis]);
                 printf("\n");
@@ -120,11 +116,11 @@ static void describe(const modelc_handle *model) {
 
 /* What the last run made of each output. */
 static void show_shapes(modelc_handle *model, int32_t variant) {
-    for (int32_t i = 0; i < api_output_count(model, variant); i++) {
-        int32_t rank = api_output(model, variant, i)->rank;
+    for (int32_t i = 0; i < api->output_count(model, variant); i++) {
+        int32_t rank = api->output(model, variant, i)->rank;
         int64_t *shape = calloc((size_t)rank + 1, sizeof *shape);
         if (!shape) die("out of memory for", "a shape");
-        check(api_output_shape(model, variant, i, shape));
+        check(api->output_shape(model, variant, i, shape));
         printf("shape %d", (int)i);
         for (int32_t axis = 0; axis < rank; axis++) printf(" %lld", (long long)shape[axis]);
         printf("\n");
@@ -134,10 +130,10 @@ static void show_shapes(modelc_handle *model, int32_t variant) {
 
 /* The shapes of all inputs, from their extents one after the other. */
 static const int64_t **shapes_of(const modelc_handle *model, int32_t variant, char **extents, int32_t count) {
-    const int64_t **shapes = calloc((size_t)api_input_count(model, variant) + 1, sizeof *shapes);
+    const int64_t **shapes = calloc((size_t)api->input_count(model, variant) + 1, sizeof *shapes);
     if (!shapes) die("out of memory for", "shapes");
-    for (int32_t i = 0; i < api_input_count(model, variant); i++) {
-        int32_t rank = api_input(model, variant, i)->rank;
+    for (int32_t i = 0; i < api->input_count(model, variant); i++) {
+        int32_t rank = api->input(model, variant, i)->rank;
         int64_t *shape = calloc((size_t)rank + 1, sizeof *shape);
         if (!shape) die("out of memory for", "a shape");
         for (int32_t axis = 0; axis < rank && count > 0; axis++, count--) shape[axis] = number_of(*extents++);
@@ -230,16 +226,15 @@ static unsigned long long most_resident(void) {
 }
 
 int main(int argc, char **argv) {
-    modelc_options options = {.threads = 1};
-    int32_t variant = 0, repeat = 1, profile = 0, extent_count = 0;
+    int32_t threads = 1, variant = 0, repeat = 1, profile = 0, extent_count = 0;
     char **extents = NULL;
     const char *rows = NULL;
     int32_t watched_fd = -1;
-    int describes = argc == 3 && !strcmp(argv[2], "--describe");
-    if (argc < 4 && !describes)
-        die("usage", "runner PKG inputs.bin outputs.bin [--threads N] [--variant V] [--repeat N] [--profile]");
-    for (int i = 4; i < argc; i++) {
-        int32_t *number = !strcmp(argv[i], "--threads")   ? &options.threads
+    int describes = argc == 4 && !strcmp(argv[3], "--describe");
+    if (argc < 5 && !describes)
+        die("usage", "runner PKG PREFIX inputs.bin outputs.bin [--threads N] [--variant V] [--repeat N] [--profile]");
+    for (int i = 5; i < argc; i++) {
+        int32_t *number = !strcmp(argv[i], "--threads")   ? &threads
                           : !strcmp(argv[i], "--variant") ? &variant
                           : !strcmp(argv[i], "--repeat")  ? &repeat
                                                           : NULL;
@@ -249,48 +244,46 @@ int main(int argc, char **argv) {
         else if (!strcmp(argv[i], "--extents")) extents = argv + i + 1, extent_count = argc - i - 1, i = argc;
         else die("unknown option", argv[i]);
     }
-    modelc_handle *model;
     double opening = now();
-    bind_api(argv[1]);
-    check(api_open(argv[1], &options, &model));
+    bind_api(argv[1], argv[2]);
+    modelc_handle *model = open_model(argv[1], threads);
     opening = now() - opening;
     if (describes) {
         describe(model);
-        api_close(model);
+        close_model(model);
         return 0;
     }
-    int32_t input_count = api_input_count(model, variant), output_count = api_output_count(model, variant);
+    int32_t input_count = api->input_count(model, variant), output_count = api->output_count(model, variant);
     const void **inputs = calloc((size_t)input_count + 1, sizeof *inputs);
     void **outputs = calloc((size_t)output_count + 1, sizeof *outputs);
     if (!inputs || !outputs) die("out of memory for", "the tables of buffers");
 
     const int64_t **shapes = extents ? shapes_of(model, variant, extents, extent_count) : NULL;
-    if (shapes && !api_run_shaped) die("the library lacks", "modelc_run_shaped");
-    FILE *file = fopen(argv[2], "rb");
-    if (!file) die("cannot read", argv[2]);
+    FILE *file = fopen(argv[3], "rb");
+    if (!file) die("cannot read", argv[3]);
     for (int32_t i = 0; i < input_count; i++) {
-        const modelc_tensor *tensor = api_input(model, variant, i);
+        const modelc_tensor *tensor = api->input(model, variant, i);
         void *memory = buffer_for(tensor);
         size_t bytes = shapes ? bytes_at(tensor, shapes[i]) : tensor->bytes;
         if (bytes > tensor->bytes || fread(memory, 1, bytes, file) != bytes) die("the file of inputs ends within", tensor->name);
         inputs[i] = memory;
     }
-    if (fgetc(file) != EOF) die("bytes are left over in", argv[2]);
+    if (fgetc(file) != EOF) die("bytes are left over in", argv[3]);
     fclose(file);
-    for (int32_t i = 0; i < output_count; i++) outputs[i] = buffer_for(api_output(model, variant, i));
+    for (int32_t i = 0; i < output_count; i++) outputs[i] = buffer_for(api->output(model, variant, i));
 
     if (rows) {
-        if (!api_watch) die("the library lacks", "modelc_watch");
         read_rows(rows);
         watch.to = fdopen(watched_fd, "wb");
         if (!watch.to) die("cannot write to the file descriptor", "of --watch");
-        check(api_watch(model, watcher, NULL));
+        check(api->watch(model, watcher, NULL));
     }
     double best = 1e300;
-    if (profile) check(api_profile_start(model));
+    profile = profile && api->profile_start;
+    if (profile) check(api->profile_start(model));
     for (int32_t i = 0; i < repeat; i++) {
         double start = now();
-        check(shapes ? api_run_shaped(model, variant, shapes, inputs, outputs) : api_run(model, variant, inputs, outputs));
+        check(shapes ? api->run_shaped(model, variant, shapes, inputs, outputs) : api->run(model, variant, inputs, outputs));
         double spent = now() - start;
         if (spent < best) best = spent;
     }
@@ -299,21 +292,21 @@ int main(int argc, char **argv) {
         write_watched(end, sizeof end);
         if (fclose(watch.to)) die("cannot write", "what is watched");
     }
-    file = fopen(argv[3], "wb");
-    if (!file) die("cannot write", argv[3]);
+    file = fopen(argv[4], "wb");
+    if (!file) die("cannot write", argv[4]);
     for (int32_t i = 0; i < output_count; i++) {
-        const modelc_tensor *tensor = api_output(model, variant, i);
-        if (fwrite(outputs[i], 1, tensor->bytes, file) != tensor->bytes) die("cannot write", argv[3]);
+        const modelc_tensor *tensor = api->output(model, variant, i);
+        if (fwrite(outputs[i], 1, tensor->bytes, file) != tensor->bytes) die("cannot write", argv[4]);
     }
-    if (fclose(file)) die("cannot write", argv[3]);
+    if (fclose(file)) die("cannot write", argv[4]);
     printf("open %.0f\nnanoseconds %.0f\nresident %llu\n", opening, best, most_resident());
-    if (api_output_shape) show_shapes(model, variant);
-    for (int32_t i = 0; profile && i < api_step_count(model, variant); i++) {
+    show_shapes(model, variant);
+    for (int32_t i = 0; profile && i < api->step_count(model, variant); i++) {
         modelc_step_profile step;
-        check(api_profile_read(model, variant, i, &step));
+        check(api->profile_read(model, variant, i, &step));
         printf("step %llu %llu %s\n", (unsigned long long)step.calls, (unsigned long long)step.nanoseconds, step.name);
     }
-    api_close(model);
+    close_model(model);
     for (int32_t i = 0; i < input_count; i++) free((void *)inputs[i]);
     for (int32_t i = 0; shapes && i < input_count; i++) free((void *)shapes[i]);
     free(shapes);

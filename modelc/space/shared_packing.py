@@ -88,13 +88,13 @@ def shared_packing_of(
     """How the Tasks of `programs`, which make one package, agree; those that have a `given` Candidate, by their hash,
     keep it."""
     constants = Constants()
-    readers = _readers(programs, constants)
+    readers = readers_of(programs, constants)
     places = _places(readers)
     own = {key: _own(reader, schedules, given, places[key]) for key, reader in readers.items()}
     groups = _groups(readers, places, own)
     if not groups:
         return SharedPacking()
-    total = [_seconds(program, schedules) for program in programs]
+    total = [seconds_of(program, schedules) for program in programs]
     left = [SHARE * seconds for seconds in total]
     taken = dict(own)
     changed: dict[str, Constructed] = {}
@@ -112,8 +112,8 @@ def shared_packing_of(
     return _summary(readers, constants, places, (own, taken), changed, lost)
 
 
-def _readers(programs: Sequence[Program], constants: Constants) -> dict[str, Reader]:
-    """The Tasks of Blocks that read large constants, by their hash."""
+def readers_of(programs: Sequence[Program], constants: Constants, least: int = LEAST_BYTES) -> dict[str, Reader]:
+    """The Tasks of Blocks that read constants of at least so many bytes, by their hash."""
     tasks: dict[str, Task] = {}
     reads: dict[str, dict[str, dict[int, None]]] = {}
     calls: dict[str, Counter[int]] = {}
@@ -121,7 +121,7 @@ def _readers(programs: Sequence[Program], constants: Constants) -> dict[str, Rea
         for inner in program.every_program:
             for bound in (b for b in inner.tasks if not b.bodies and all(isinstance(x, Block) for x in b.task.blocks)):
                 key = bound.task.hash
-                for buffer, constant in _constants_of(bound, inner, constants):
+                for buffer, constant in _constants_of(bound, inner, constants, least):
                     reads.setdefault(key, {}).setdefault(buffer, {})[constant] = None
                 if key in reads:
                     tasks.setdefault(key, bound.task.canonical())
@@ -132,7 +132,7 @@ def _readers(programs: Sequence[Program], constants: Constants) -> dict[str, Rea
     }
 
 
-def _constants_of(bound: BoundTask, program: Program, constants: Constants) -> Iterator[tuple[str, int]]:
+def _constants_of(bound: BoundTask, program: Program, constants: Constants, least: int) -> Iterator[tuple[str, int]]:
     """The canonical buffers of a Task that are packed constants, with the numbers of these."""
     canonical = bound.task.canonical()
     for own, buffer in zip(bound.task.buffers, canonical.buffers, strict=True):
@@ -140,7 +140,7 @@ def _constants_of(bound: BoundTask, program: Program, constants: Constants) -> I
         if placed is None or placed.root not in program.constants or placed.strides is not None:
             continue
         data = program.constants[placed.root]
-        if data.nbytes >= LEAST_BYTES:
+        if data.nbytes >= least:
             yield buffer.name, constants.number((placed.root, placed.offset, placed.elements), data)
 
 
@@ -161,7 +161,7 @@ def _places(readers: Mapping[str, Reader]) -> dict[str, dict[str, int]]:
     return {key: {name: root(numbers[0]) for name, numbers in reader.reads.items()} for key, reader in readers.items()}
 
 
-def _forms(task: Task, derived: Task, candidate: Candidate, places: Mapping[str, int]) -> Forms:
+def forms_of(task: Task, derived: Task, candidate: Candidate, places: Mapping[str, int]) -> Forms:
     """In which forms a Candidate reads the constants; `derived` is the Task after its stages."""
     rule_of = rules()
     anew = [str(stage) for stage in candidate.stages if rule_of[stage.rule].constant is not None]
@@ -179,7 +179,7 @@ def _own(reader: Reader, schedules: Schedules, given: Mapping[str, Candidate], p
     candidate = given.get(reader.task.hash)
     if candidate is None:
         candidate = schedules.ranked(reader.task)[0].candidate
-    return _forms(reader.task, derive(reader.task, candidate.stages), candidate, places)
+    return forms_of(reader.task, derive(reader.task, candidate.stages), candidate, places)
 
 
 def _offers(
@@ -192,7 +192,7 @@ def _offers(
     best, offers = schedules.ranked(reader.task)[0], dict[Forms, tuple[Constructed | None, float]]()
     for schedule in schedules.near(reader.task, MOST_SLOWER):
         values = schedule.sketch.values(schedule.point)
-        forms = _forms(reader.task, schedule.sketch.derived(values), schedule.candidate, places)
+        forms = forms_of(reader.task, schedule.sketch.derived(values), schedule.candidate, places)
         offers.setdefault(forms, (schedule, max(0.0, schedule.seconds - best.seconds)))
     return offers
 
@@ -207,7 +207,7 @@ def _groups(
     return [keys for _, keys in groups.items() if len({own[key] for key in keys}) > 1]
 
 
-def _seconds(program: Program, schedules: Schedules) -> float:
+def seconds_of(program: Program, schedules: Schedules) -> float:
     """Of the Tasks of a Program that are made of Blocks."""
     tasks = (bound.task for bound in program.kernels if all(isinstance(b, Block) for b in bound.task.blocks))
     return sum(map(schedules.seconds, tasks))

@@ -13,7 +13,7 @@ from typing import Any
 from modelc.compile.choices import digest_of
 from modelc.compile.inputs import data_of, divided
 from modelc.compile.pipeline import Run
-from modelc.compile.request import Request, called_by_fields, named_target
+from modelc.compile.request import Request, called_by_fields, default_place, named_target
 from modelc.compile.stages import Progress, Stages
 from modelc.database import Conditions, Database, code_version, database_for
 from modelc.errors import ConfigError, PackageError, TargetError, blaming
@@ -127,12 +127,13 @@ class TuneRequest(Request):
 def tune_request(request: TuneRequest) -> tuple[TuneResult, ...]:
     """Tunes models as a TuneRequest says, and gives a result for each. Ctrl-C ends measuring, and packages are made of
     the best so far; a package that tuning does not make faster is the untuned one. Raises ModelcError."""
-    with _places(request.paths, None if request.output is None else Path(request.output)) as places:
+    output = None if request.output is None else Path(request.output)
+    with _places(request.paths, output, request.target) as places:
         return _tune(request, places)
 
 
 @contextmanager
-def _places(models: Sequence[Path], output: Path | None) -> Iterator[list[Path]]:
+def _places(models: Sequence[Path], output: Path | None, target: str | Path | Target | None) -> Iterator[list[Path]]:
     """Where the packages go: of one model to `output`, of several into that folder, which is made if need be."""
     names = [path.stem for path in models]
     if not names:
@@ -140,7 +141,7 @@ def _places(models: Sequence[Path], output: Path | None) -> Iterator[list[Path]]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"two models are called {twice[0]}: their packages would have one name; rename one")
     if len(names) == 1:
-        yield [output if output is not None else Path(f"{names[0]}.modelc")]
+        yield [output if output is not None else default_place(models[0], target)]
         return
     folder = output if output is not None else Path()
     with _made_folder(folder):

@@ -42,49 +42,44 @@ static void *guarded(size_t bytes, int at_end) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 6) die("usage: guarded_run PKG inputs.bin outputs.bin RECORDS THREADS");
-    char path[4096];
-    snprintf(path, sizeof path, "%s/libmodel.so", argv[1]);
+    if (argc != 7) die("usage: guarded_run PKG inputs.bin outputs.bin RECORDS THREADS PREFIX");
+    char path[4096], name[256];
+    snprintf(path, sizeof path, "%s/lib%s.so", argv[1], argv[6]);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) die(dlerror());
-    modelc_status (*open_model)(const char *, const modelc_options *, modelc_handle **) = symbol(library, "modelc_open");
-    int32_t (*input_count)(const modelc_handle *, int32_t) = symbol(library, "modelc_input_count");
-    int32_t (*output_count)(const modelc_handle *, int32_t) = symbol(library, "modelc_output_count");
-    const modelc_tensor *(*input)(const modelc_handle *, int32_t, int32_t) = symbol(library, "modelc_input");
-    const modelc_tensor *(*output)(const modelc_handle *, int32_t, int32_t) = symbol(library, "modelc_output");
-    modelc_status (*run)(modelc_handle *, int32_t, const void *const *, void *const *) = symbol(library, "modelc_run");
-    const char *(*last_error)(void) = symbol(library, "modelc_last_error");
-    void (*close_model)(modelc_handle *) = symbol(library, "modelc_close");
+    snprintf(name, sizeof name, "%s_api", argv[6]);
+    const modelc_api *(*give)(void) = symbol(library, name);
+    const modelc_api *api = give();
 
     modelc_handle *model;
-    const modelc_options options = {.threads = atoi(argv[5])};
-    if (open_model(argv[1], &options, &model)) die(last_error());
-    const int32_t inputs = input_count(model, 0), outputs = output_count(model, 0);
+    const modelc_options options = {.size = sizeof options, .threads = atoi(argv[5])};
+    if (api->open(argv[1], &options, &model)) die(api->last_error());
+    const int32_t inputs = api->input_count(model, 0), outputs = api->output_count(model, 0);
     void *given[2][MOST], *taken[2][MOST];
     if (inputs > MOST || outputs > MOST) die("too many inputs or outputs");
     for (int side = 0; side < 2; side++) {
-        for (int32_t i = 0; i < inputs; i++) given[side][i] = guarded(input(model, 0, i)->bytes, side);
-        for (int32_t i = 0; i < outputs; i++) taken[side][i] = guarded(output(model, 0, i)->bytes, side);
+        for (int32_t i = 0; i < inputs; i++) given[side][i] = guarded(api->input(model, 0, i)->bytes, side);
+        for (int32_t i = 0; i < outputs; i++) taken[side][i] = guarded(api->output(model, 0, i)->bytes, side);
     }
     FILE *in = fopen(argv[2], "rb"), *out = fopen(argv[3], "wb");
     if (!in || !out) die("cannot open the files of data");
     for (int record = atoi(argv[4]); record > 0; record--) {
         for (int32_t i = 0; i < inputs; i++) {
-            const size_t bytes = input(model, 0, i)->bytes;
+            const size_t bytes = api->input(model, 0, i)->bytes;
             if (fread(given[0][i], 1, bytes, in) != bytes) die("the file of inputs ends early");
             memcpy(given[1][i], given[0][i], bytes);
         }
         modelc_status status[2];
-        for (int side = 0; side < 2; side++) status[side] = run(model, 0, (const void *const *)given[side], taken[side]);
+        for (int side = 0; side < 2; side++) status[side] = api->run(model, 0, (const void *const *)given[side], taken[side]);
         if (status[0] != status[1]) die("the result depends on where the buffers lie");
-        printf("%d %s\n", (int)status[0], status[0] ? last_error() : "");
+        printf("%d %s\n", (int)status[0], status[0] ? api->last_error() : "");
         for (int32_t i = 0; !status[0] && i < outputs; i++) {
-            const size_t bytes = output(model, 0, i)->bytes;
+            const size_t bytes = api->output(model, 0, i)->bytes;
             if (memcmp(taken[0][i], taken[1][i], bytes)) die("the outputs depend on where the buffers lie");
             if (fwrite(taken[0][i], 1, bytes, out) != bytes) die("cannot write the outputs");
         }
     }
     if (fclose(out)) die("cannot write the outputs");
-    close_model(model);
+    api->close(model);
     return 0;
 }

@@ -17,6 +17,7 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from library_of import library_of, prefix_of
 from onnx import helper, numpy_helper
 from three_ways import host_target
 
@@ -308,7 +309,16 @@ def guarded(path: Path, program: Path, feeds: Sequence[Feed], threads: int = 1, 
     with TemporaryDirectory() as name:
         given, taken = Path(name) / "in", Path(name) / "out"
         given.write_bytes(b"".join(np.ascontiguousarray(f[t.name]).tobytes() for f in feeds for t in plan.inputs))
-        command = [*before, str(program), str(path), str(given), str(taken), str(len(feeds)), str(threads)]
+        command = [
+            *before,
+            str(program),
+            str(path),
+            str(given),
+            str(taken),
+            str(len(feeds)),
+            str(threads),
+            prefix_of(path),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
         data, found = taken.read_bytes(), []
@@ -394,7 +404,7 @@ def test_under_the_sanitizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         pytest.skip(f"no gcc with AddressSanitizer: {error}")
     batch = [spoilt(good_feed(6), name, [number], [0]) for name in INDICES for number in (0, WILD[0])]
     batch = [(feed, sentence) for feed, sentence in batch if not sentence or sentence.split("'")[1] in FEW]
-    assert b"__asan" in (path / "libmodel.so").read_bytes()
+    assert b"__asan" in library_of(path).read_bytes()
     found = guarded(path, program, [feed for feed, _ in batch], 2, ("env", "ASAN_OPTIONS=detect_leaks=0"))
     check_batch(batch, found, few=True)
     assert sum(bool(sentence) for _, sentence in batch) >= len(FEW) - 1

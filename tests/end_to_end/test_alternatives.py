@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from library_of import library_of
 from partition_models import Model, conv
 from tuning_runs import contents
 
@@ -285,7 +286,7 @@ def test_attention_may_become_three_tasks(tmp_path: Path, monkeypatch, in_brief)
     assert found.report is not None and found.report.passed
     assert len(read_choices_file(tmp_path / "t.modelc").tasks) == 3
     modelc.compile(tmp_path / "m.onnx", output=tmp_path / "r.modelc", choices=tmp_path / "t.modelc", verify=False)
-    assert (tmp_path / "r.modelc/libmodel.so").read_bytes() == (tmp_path / "t.modelc/libmodel.so").read_bytes()
+    assert library_of(tmp_path / "r.modelc").read_bytes() == library_of(tmp_path / "t.modelc").read_bytes()
 
 
 def test_alternatives_share_subjects(network: Path) -> None:

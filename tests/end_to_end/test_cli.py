@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import small_model as small
 import yaml
+from library_of import library_of
 from onnx import helper
 from repository import ROOT
 
@@ -69,7 +70,7 @@ def test_compile_from_choices_for_a_target_of_a_file(cli, tmp_path) -> None:
     options = ["--choices", small.package() / "choices.json", "--target", tmp_path / "t.yaml", "-o", tmp_path / "p"]
     code, _, _ = cli("compile", small.model(), *options)
     assert code == 0
-    assert (tmp_path / "p/libmodel.so").read_bytes() == (small.package() / "libmodel.so").read_bytes()
+    assert library_of(tmp_path / "p").read_bytes() == library_of(small.package()).read_bytes()
 
 
 def test_compile_stops_and_dumps(cli, tmp_path, monkeypatch) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from control_models import INFO, B, F, agree, body, branching, node, saved
+from library_of import library_of
 
 import modelc
 from modelc.errors import InputError, ModelError, PackageError
@@ -84,7 +85,7 @@ def test_what_a_branch_addresses_by_is_checked_only_where_it_is_taken(branches) 
 def test_branches_are_rebuilt_profiled_and_compared_layer_by_layer(branches, tmp_path, monkeypatch) -> None:
     model, package = branches
     modelc.compile(model, output=tmp_path / "again", choices=package, verify=False)
-    for name in ("params.bin", "libmodel.so", "choices.json"):
+    for name in ("params.bin", library_of(package).name, "choices.json"):
         assert (package / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
     report = modelc.verify(package, model, inputs=three_ways(4)[1], per_layer=True)
     assert report.passed and {"t", "out"} <= {layer.value for layer in report.layers}

@@ -159,7 +159,7 @@ def test_a_manifest_that_describes_something_else(copy: Path) -> None:
     data = json.loads((copy / "manifest.json").read_text())
     data["variants"][0]["inputs"][0]["shape"] = [10**6, 10**6]
     (copy / "manifest.json").write_text(json.dumps(data))
-    with pytest.raises(ModelError, match="describes other inputs or outputs than libmodel"):
+    with pytest.raises(ModelError, match="describes other inputs or outputs than libtiny"):
         load(copy)
     with pytest.raises(PackageError, match="describes other inputs or outputs than its library"):
         check_described(read_package(copy))

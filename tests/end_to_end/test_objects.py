@@ -238,7 +238,7 @@ def test_packages_are_the_same_with_the_cache_and_without(
         package = write_package(spec_of(), tmp_path / f"{name}.modelc").path
         packages.append({path.name: path.read_bytes() for path in package.iterdir()})
     assert packages[0] == packages[1] == packages[2]
-    assert compiled.count("modelc_runtime.c") == 2
+    assert compiled.count("modelc_host.c") == 2
 
 
 def test_programs_that_run_kernels_and_packages_are_compiled_once(cache: Path, compiled: list[str]) -> None:

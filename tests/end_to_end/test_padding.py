@@ -12,6 +12,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from control_models import INFO, node, saved
+from library_of import library_of
 from onnx import TensorProto
 from tiny_package import NATIVE_TRIPLE
 
@@ -137,7 +138,7 @@ def test_variants_share_parameters_and_kernels(tmp_path) -> None:
 def test_a_padded_package_is_rebuilt_and_verified_again(padded, tmp_path) -> None:
     model, package = padded
     modelc.compile(model, output=tmp_path / "again", choices=package, verify=False)
-    for name in ("params.bin", "libmodel.so", "choices.json"):
+    for name in ("params.bin", library_of(package).name, "choices.json"):
         assert (package / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
     report = modelc.verify(package, model, inputs=feeds(1, 5), per_layer=True)
     assert report.passed and report.samples == 1
@@ -240,7 +241,7 @@ def two_dimensions(path: Path) -> Path:
 PROGRAM = """
 #include <stdio.h>
 #include <stdlib.h>
-#include "model.h"
+#include "sized.h"
 int main(int argc, char **argv) {
     modelc_handle *model;
     int64_t h = atoi(argv[2]), w = atoi(argv[3]), x_shape[] = {2, h, w}, y_shape[] = {w}, shape[3];
@@ -248,24 +249,24 @@ int main(int argc, char **argv) {
     int32_t variant;
     float x[2 * 64];
     uint8_t y[64];
-    if (argc < 4 || modelc_open(argv[1], NULL, &model)) return 1;
-    if (modelc_fit(model, shapes, &variant)) return printf("%s", modelc_last_error()), 0;
+    if (argc < 4 || sized_open(argv[1], NULL, &model)) return 1;
+    if (sized_fit(model, shapes, &variant)) return printf("%s", sized_last_error()), 0;
     for (int i = 0; i < 2 * h * w; i++) x[i] = (float)i;
     for (int i = 0; i < w; i++) y[i] = (uint8_t)(100 + i);
-    const modelc_tensor *z = modelc_output(model, variant, 0), *same = modelc_output(model, variant, 1);
+    const modelc_tensor *z = sized_output(model, variant, 0), *same = sized_output(model, variant, 1);
     float *z_data = malloc(z->bytes);
     uint8_t *same_data = malloc(same->bytes);
     const void *inputs[] = {x, y};
     void *outputs[] = {z_data, same_data};
-    if (!modelc_output_shape(model, variant, 0, shape)) return 2; /* nothing has run */
-    if (modelc_run_shaped(model, variant, shapes, inputs, outputs)) return 3;
-    if (modelc_output_shape(model, variant, 0, shape)) return 3;
+    if (!sized_output_shape(model, variant, 0, shape)) return 2; /* nothing has run */
+    if (sized_run_shaped(model, variant, shapes, inputs, outputs)) return 3;
+    if (sized_output_shape(model, variant, 0, shape)) return 3;
     printf("%d %d %d %d %d", (int)variant, (int)shape[0], (int)shape[1], (int)shape[2], same_data[same->shape[0] - 1]);
     for (int i = 0; i < w; i++)
         for (int j = 0; j < h; j++)
             for (int k = 0; k < 2; k++)
                 if (z_data[(i * z->shape[1] + j) * 2 + k] != (float)(k * h * w + j * w + i + 100 + i)) return 4;
-    modelc_close(model);
+    sized_close(model);
     return 0;
 }
 """
@@ -274,10 +275,10 @@ int main(int argc, char **argv) {
 def test_a_program_in_c_runs_inputs_of_its_own_size(tmp_path) -> None:
     model, package = two_dimensions(tmp_path / "m.onnx"), tmp_path / "p"
     fixed = {"dims": {"h": (2, 5), "w": (3, 8)}, "pad_dims": ["h", "w"], "pad_values": {"y": 7}}
-    report = modelc.compile(model, output=package, **fixed, database=False).report
+    report = modelc.compile(model, output=package, **fixed, database=False, prefix="sized").report
     assert report.passed and report.samples > 4 * 3
     (tmp_path / "main.c").write_text(PROGRAM)
-    library = [str(package / "libmodel.so"), f"-Wl,-rpath,{package}"]
+    library = [str(package / "libsized.so"), f"-Wl,-rpath,{package}"]
     find_toolchain(NATIVE_TRIPLE).compile(["-I", str(package), "main.c", *library, "-o", "main"], tmp_path)
     for (h, w), wanted in {
         (2, 3): "0 3 2 2 102",

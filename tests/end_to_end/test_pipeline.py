@@ -135,7 +135,7 @@ def test_what_choices_do_not_name_is_constructed(tmp_path, same) -> None:
     )
     assert (result.chosen, result.kernels) == (len(rest), len(rest) + 1)
     assert result.to_json()["constructed_tasks"] == 1
-    assert digests(tmp_path / "p")["libmodel.so"] == digests(small.package())["libmodel.so"]
+    assert digests(tmp_path / "p")["libnet.so"] == digests(small.package())["libnet.so"]
 
 
 def test_choices_say_how_often_a_task_runs(tmp_path) -> None:
@@ -179,7 +179,7 @@ def test_an_unknown_stage_is_refused(tmp_path) -> None:
 def test_the_number_of_threads_does_not_change_a_byte(tmp_path) -> None:
     result = modelc.compile(small.model(), output=tmp_path / "p", choices=small.package(), threads=1, verify=False)
     assert result.threads == 1 and result.report is None
-    assert digests(tmp_path / "p")["libmodel.so"] == digests(small.package())["libmodel.so"]
+    assert digests(tmp_path / "p")["libnet.so"] == digests(small.package())["libnet.so"]
 
 
 def test_unsupported_operators_are_told_all_at_once(tmp_path) -> None:

@@ -20,7 +20,8 @@ from tiny_package import KERNELS, NATIVE_TRIPLE, check_outputs, inputs_of, skip_
 from modelc.ir.expr import DTYPES
 from modelc.package import SCHEMA_VERSION, Argument, Plan, Step, TensorInfo, find_toolchain, read_package, write_package
 from modelc.package.glue import plan_source
-from modelc.package.link import RUNTIME, SOURCES
+from modelc.package.header import header_text
+from modelc.package.sources import HOSTED, RUNTIME
 from modelc.runtime import ModelError, load
 
 
@@ -217,15 +218,16 @@ def test_wrong_output_arrays_are_refused(package: Path) -> None:
 
 
 def open_in_c(library: Path, folder: Path) -> tuple[int, str]:
-    """What modelc_open of one package's library says to a folder: the loader's own checks come before it otherwise."""
+    """What `open` of one package's library says to a folder: the loader's own checks come before it otherwise."""
     code = (
         "import ctypes, sys\nlibrary, handle = ctypes.CDLL(sys.argv[1]), ctypes.c_void_p()\n"
-        "library.modelc_last_error.restype = ctypes.c_char_p\n"
-        "options = (ctypes.c_int32 * 2)(1, int(sys.argv[3]))\n"
-        "print(library.modelc_open(sys.argv[2].encode(), options, ctypes.byref(handle)))\n"
-        "print(library.modelc_last_error().decode())\n"
+        "options = (ctypes.c_uint64 * 3)(24, 1 | int(sys.argv[3]) << 32, 0)\n"
+        "open_model, last_error = (getattr(library, f'{sys.argv[4]}_{name}') for name in ('open', 'last_error'))\n"
+        "last_error.restype = ctypes.c_char_p\n"
+        "print(open_model(sys.argv[2].encode(), options, ctypes.byref(handle)))\n"
+        "print(last_error().decode())\n"
     )
-    command = [sys.executable, "-c", code, str(library), str(folder), "1"]
+    command = [sys.executable, "-c", code, str(library), str(folder), "1", library.stem.removeprefix("lib")]
     status, text = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n", 1)
     return int(status), text
 
@@ -237,7 +239,7 @@ def edit(path: Path, old: str, new: str) -> None:
 
 
 def test_a_whole_package_opens_in_c(package: Path) -> None:
-    assert open_in_c(package / "libmodel.so", package)[0] == 0
+    assert open_in_c(package / "libtiny.so", package)[0] == 0
 
 
 def test_damaged_parameters_are_refused(copy: Path) -> None:
@@ -247,52 +249,55 @@ def test_damaged_parameters_are_refused(copy: Path) -> None:
     load(copy).close()  # the size is right, and the checksum is made on request
     with pytest.raises(ModelError, match=r"params.bin is damaged: its checksum"):
         load(copy, check=True)
-    status, text = open_in_c(copy / "libmodel.so", copy)
+    status, text = open_in_c(copy / "libtiny.so", copy)
     assert status == 3 and "params.bin is damaged: its checksum" in text
     params.write_bytes(data[:-1])
     with pytest.raises(ModelError, match=r"params.bin is damaged: it has 319 bytes instead of 320"):
         load(copy)
-    status, text = open_in_c(copy / "libmodel.so", copy)
+    status, text = open_in_c(copy / "libtiny.so", copy)
     assert status == 3 and "has 319 bytes instead of 320" in text
     params.unlink()
     with pytest.raises(ModelError, match=r"cannot read .*params.bin"):
         load(copy)
-    assert open_in_c(copy / "libmodel.so", copy)[0] == 2
+    assert open_in_c(copy / "libtiny.so", copy)[0] == 2
 
 
 def test_a_damaged_library_is_not_executed(copy: Path) -> None:
-    data = (copy / "libmodel.so").read_bytes()
+    data = (copy / "libtiny.so").read_bytes()
     for damaged in (data[:-100], data[:2000] + bytes([data[2000] ^ 1]) + data[2001:]):
-        (copy / "libmodel.so").write_bytes(damaged)
-        with pytest.raises(ModelError, match=r"libmodel.so is damaged"):
+        (copy / "libtiny.so").write_bytes(damaged)
+        with pytest.raises(ModelError, match=r"libtiny.so is damaged"):
             load(copy)
 
 
 def test_manifest_and_library_are_a_pair(copy: Path, tmp_path: Path) -> None:
     other = write_package(spec_of(name="other"), tmp_path / "other.modelc").path
-    status, text = open_in_c(other / "libmodel.so", copy)
-    assert status == 4 and f"was to be opened by {other}/libmodel.so, the library of another package" in text
+    status, text = open_in_c(other / "libother.so", copy)
+    assert status == 4 and "come from different builds" in text
     build_id = read_package(copy).manifest.build_id
     edit(copy / "manifest.json", build_id, build_id[::-1])
     with pytest.raises(ModelError, match="come from different builds"):
         load(copy)
     (copy / "manifest.json").write_text("{}")
-    assert open_in_c(other / "libmodel.so", copy)[0] == 4
+    assert open_in_c(other / "libother.so", copy)[0] == 4
     with pytest.raises(ModelError, match=r"manifest.json is damaged"):
         load(copy)
 
 
 def test_another_schema_is_refused(copy: Path) -> None:
-    edit(copy / "manifest.json", '"schema_version": 1', '"schema_version": 2')
-    with pytest.raises(ModelError, match="of schema 2; this loader knows schema 1"):
+    edit(copy / "manifest.json", '"schema_version": 2', '"schema_version": 3')
+    with pytest.raises(ModelError, match="of schema 3; this loader knows schema 2"):
         load(copy)
-    status, text = open_in_c(copy / "libmodel.so", copy)
-    assert status == 5 and "of schema 2; this library knows schema 1" in text
+    status, text = open_in_c(copy / "libtiny.so", copy)
+    assert status == 5 and "of schema 3; this library knows schema 2" in text
+    edit(copy / "manifest.json", '"schema_version": 3', '"schema_version": 1')
+    with pytest.raises(ModelError, match=r"of schema 1, of an earlier modelc; .*: compile the model again"):
+        load(copy)
 
 
 def test_a_name_in_the_manifest_does_not_leave_the_package(copy: Path) -> None:
-    edit(copy / "manifest.json", '"model.h"', '"../model.h"')
-    with pytest.raises(ModelError, match=r"lists the file '../model.h', which is not in the package"):
+    edit(copy / "manifest.json", '"tiny.h"', '"../tiny.h"')
+    with pytest.raises(ModelError, match=r"lists the file '../tiny.h', which is not in the package"):
         load(copy)
 
 
@@ -337,23 +342,21 @@ def test_no_package(tmp_path: Path) -> None:
 
 
 def test_the_library_exports_the_interface_alone(package: Path) -> None:
-    text = subprocess.run(
-        ["nm", "-D", "--defined-only", package / "libmodel.so"], capture_output=True, text=True
-    ).stdout
-    header = (package / "model.h").read_text()
+    text = subprocess.run(["nm", "-D", "--defined-only", package / "libtiny.so"], capture_output=True, text=True).stdout
+    header = (package / "tiny.h").read_text()
     exported = {line.split()[-1] for line in text.splitlines()}
-    assert len(exported) == 20 and all(f"{name}(" in header for name in exported)
+    assert len(exported) == 21 and all(f"{name}(" in header for name in exported)
 
 
 @pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")
 def test_the_header_is_cpp_too(package: Path) -> None:
-    subprocess.run(["c++", "-x", "c++", "-Wall", "-Werror", "-fsyntax-only", package / "model.h"], check=True)
+    subprocess.run(["c++", "-x", "c++", "-Wall", "-Werror", "-fsyntax-only", package / "tiny.h"], check=True)
 
 
 def test_the_example_compiles_and_runs(copy: Path) -> None:
     toolchain = find_toolchain(NATIVE_TRIPLE)
     flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic"]
-    toolchain.compile([*flags, "example.c", "./libmodel.so", "-Wl,-rpath,$ORIGIN", "-o", "example"], copy)
+    toolchain.compile([*flags, "example.c", "./libtiny.so", "-Wl,-rpath,$ORIGIN", "-o", "example"], copy)
     done = subprocess.run([copy / "example", copy], capture_output=True, text=True)
     assert done.returncode == 0 and "input x: float32[40, 64]" in done.stdout and "y[0] = 0" in done.stdout
     with load(copy) as model:
@@ -366,7 +369,7 @@ def test_the_example_compiles_and_runs(copy: Path) -> None:
     assert done.returncode == 0, done.stderr
     for name in names:
         assert (copy / f"{name}.out").read_bytes() == expected[name].tobytes()
-    done = subprocess.run([copy / "example", copy, copy / "model.h"], capture_output=True, text=True)
+    done = subprocess.run([copy / "example", copy, copy / "tiny.h"], capture_output=True, text=True)
     assert done.returncode == 1 and "not the" in done.stderr
     done = subprocess.run([copy / "example", "/nowhere"], capture_output=True, text=True)
     assert done.returncode == 1 and "cannot open /nowhere/manifest.json" in done.stderr
@@ -398,11 +401,25 @@ def build_driver(folder: Path, package: Path, *flags: str) -> Path:
     manifest = read_package(package).manifest
     plan = plan_source(spec_of(), manifest.build_id, SCHEMA_VERSION, manifest.files["params.bin"].sha256)
     (folder / "model_plan.c").write_text(plan)
+    (folder / "tiny.h").write_text(header_text(spec_of().form))
     (folder / "kernels.c").write_text(KERNELS)
-    sources = [str(RUNTIME / name) for name in SOURCES]
+    sources = [str(RUNTIME / name) for name in HOSTED]
     driver = str(Path(__file__).with_name("test_runtime_driver.c"))
     warnings = ["-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror"]
-    options = ["-std=c11", "-O1", "-g", *warnings, *flags, "-I", str(RUNTIME), "-pthread", "-o", "driver"]
+    options = [
+        "-std=c11",
+        "-O1",
+        "-g",
+        *warnings,
+        *flags,
+        "-I",
+        str(RUNTIME),
+        "-I",
+        str(folder),
+        "-pthread",
+        "-o",
+        "driver",
+    ]
     toolchain = find_toolchain(NATIVE_TRIPLE)
     toolchain.compile([*options, *sources, "model_plan.c", "kernels.c", driver, "-lm"], folder)
     return folder / "driver"
@@ -504,47 +521,13 @@ def test_workers_end_with_their_handle_and_sleep_when_idle(package: Path) -> Non
     assert not tasks() & workers
 
 
-TWO_PACKAGES = r"""
-#include <stdio.h>
-#include "model.h"
-
-int main(int argc, char **argv) {
-    for (int k = 1; k < argc; k++) {
-        modelc_handle *handle;
-        modelc_status status = modelc_open(argv[k], NULL, &handle);
-        printf("%d %s\n", (int)status, status ? modelc_last_error() : "");
-        modelc_close(handle);
-    }
-    return 0;
-}
-"""
-
-
-def test_two_packages_in_one_program_are_told_from_a_damaged_one(package: Path, tmp_path: Path) -> None:
-    """A program that is linked with two libraries has the first alone, for both have one name."""
-    other = write_package(spec_of(name="other"), tmp_path / "other.modelc").path
-    (tmp_path / "app.c").write_text(TWO_PACKAGES)
-    libraries = [str(folder / "libmodel.so") for folder in (package, other)]
-    rpath = f"-Wl,-rpath,{package}:{other}"
-    options = ["-I", str(package), "app.c", *libraries, "-Wl,--no-as-needed", rpath, "-o", "app"]
-    find_toolchain(NATIVE_TRIPLE).compile(options, tmp_path)
-    done = subprocess.run([tmp_path / "app", package, other], capture_output=True, text=True)
-    first, second = done.stdout.splitlines()
-    assert first == "0 " and second.startswith(f"4 {other} was to be opened by {package}/libmodel.so, the library of")
-    assert "load each by its path" in second and "copy" not in second
-    with load(package) as one, load(other) as two:  # each by its path
-        check_outputs(one.run(inputs_of()), inputs_of())
-        check_outputs(two.run(inputs_of()), inputs_of())
-    code = "import sys, modelc.runtime; modelc.runtime.load(sys.argv[1])"
-    preloaded = {**os.environ, "LD_PRELOAD": libraries[0]}
-    subprocess.run([sys.executable, "-c", code, other], check=True, env=preloaded)
+def test_a_manifest_of_another_build_is_told_in_c(package: Path, tmp_path: Path) -> None:
+    other = write_package(spec_of(notes=("another",)), tmp_path / "other.modelc").path
     mixed = Path(shutil.copytree(package, tmp_path / "mixed.modelc"))
     shutil.copy(other / "manifest.json", mixed)
-    rebuilt = ["-I", str(mixed), "app.c", str(mixed / "libmodel.so"), f"-Wl,-rpath,{mixed}", "-o", "app"]
-    find_toolchain(NATIVE_TRIPLE).compile(rebuilt, tmp_path)
-    done = subprocess.run([tmp_path / "app", mixed], capture_output=True, text=True)
-    assert done.stdout.startswith(f"4 {mixed}/manifest.json and the loaded libmodel.so come from different builds")
-    assert "copy the whole package again" in done.stdout
+    status, text = open_in_c(mixed / "libtiny.so", mixed)
+    assert status == 4 and text.startswith(f"{mixed}/manifest.json and the loaded library come from different builds")
+    assert "copy the whole package again" in text and "--prefix" in text
 
 
 def test_a_forked_child_still_computes(package: Path) -> None:

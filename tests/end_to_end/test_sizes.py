@@ -16,6 +16,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from emulated_kernels import emulator_of
+from library_of import library_of
 from onnx import TensorProto, helper
 from sized_models import RNG, ROWS, SELECT, SOME, Case, Feeds, N, agree, ints, saved, scene
 
@@ -359,10 +360,10 @@ def test_shapes_in_c(packages: Path) -> None:
     package = compiled("detector", packages)
     feed = CASES["detector"].feeds[0]
     with load(package) as model:
-        ask, handle = model._library.modelc_output_shape, model._handle
+        ask, handle = model._library.output_shape, model._handle
         shape = (ctypes.c_int64 * 2)()
         assert ask(handle, 0, 0, ctypes.addressof(shape)) == 1
-        assert b"'top' depends on what is run" in model._library.modelc_last_error()
+        assert b"'top' depends on what is run" in model._library.last_error()
         found = model.run(feed)
         for k, name in enumerate(CASES["detector"].outputs):
             assert ask(handle, 0, k, ctypes.addressof(shape)) == 0 and tuple(shape) == found[name].shape
@@ -386,7 +387,17 @@ def test_arrays_of_the_most_that_there_can_be(packages: Path) -> None:
 def test_the_example_prints_the_shape(packages: Path, tmp_path: Path) -> None:
     package = Path(shutil.copytree(compiled("detector", packages), tmp_path / "p"))
     subprocess.run(
-        ["cc", "-O1", "-Werror", "-Wall", "example.c", "./libmodel.so", "-Wl,-rpath,$ORIGIN", "-o", "example"],
+        [
+            "cc",
+            "-O1",
+            "-Werror",
+            "-Wall",
+            "example.c",
+            f"./{library_of(package).name}",
+            "-Wl,-rpath,$ORIGIN",
+            "-o",
+            "example",
+        ],
         cwd=package,
         check=True,
     )

@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from control_models import INFO, B, F, I, agree, node, saved
+from library_of import library_of
 from onnx import helper
 from repository import ROOT
 from state_models import STATES, cell
@@ -85,7 +86,7 @@ def test_a_package_with_a_state_is_verified_again_rebuilt_and_described(kept, tm
     report = modelc.verify(package, model, per_layer=True)
     assert report.passed and report.samples >= 8 and {"h_next", "y"} <= {layer.value for layer in report.layers}
     modelc.compile(model, output=tmp_path / "again", choices=package, verify=False)
-    for name in ("params.bin", "libmodel.so", "choices.json"):
+    for name in ("params.bin", library_of(package).name, "choices.json"):
         assert (package / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
     assert [(one["name"], one["output"]) for one in modelc.inspect(package)["states"]] == [*STATES.items()]
     plan = read_package(package).manifest.variants[1]

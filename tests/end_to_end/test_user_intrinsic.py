@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import small_model as small
 from disassembly import disassembled, innermost, scalar_multiplies
+from library_of import library_of
 from onnx import TensorProto, helper
 from tensor_tasks import RAGGED, contraction, from_end_to_end, intrinsics_in, ways_of
 from three_ways import check
@@ -116,6 +117,6 @@ def test_the_command_line_compiles_for_it(tmp_path: Path, capsys: pytest.Capture
     assert not done.value.code, capsys.readouterr().err
     (step,) = read_package(package).manifest.variants[0].steps
     assert (step.intrinsic, step.instruction, step.dtype) == ("twice", "vpdpbusd", "int8")
-    loops = innermost(disassembled(package / "libmodel.so", target.triple), "vpdpbusd")
+    loops = innermost(disassembled(library_of(package), target.triple), "vpdpbusd")
     assert loops and not any(scalar_multiplies(loop, target.triple) for loop in loops)
     assert modelc.verify(package, model, seed=5).passed

@@ -11,7 +11,7 @@ from typing import Any
 
 Edit = dict[str, Any]  # JSON; "kind" names a row of DAMAGES
 
-FILES = ("manifest.json", "libmodel.so", "params.bin", "model.h", "example.c", "loader.py", "choices.json")
+FILES = ("manifest.json", "libsmall.so", "params.bin", "small.h", "example.c", "loader.py", "choices.json")
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 63, 2**31 - 1, 2**31, 2**32, 2**40, 2**63 - 1, 2**63, 2**64, -(2**63), 10**30),
     *(0.5, 1.0, -0.0, 1e300, "", "x", "0" * 64, "\0", "\ud800", "../params.bin", "/etc/passwd", ".", "%s%n", "[/b]"),
@@ -19,8 +19,8 @@ VALUES: tuple[Any, ...] = (
 )
 TEXTS = (
     *("", "[]", "null", "{", '{"a":' * 100000, "[" * 200000, "{}\0", "\ufeff{}", '{"schema_version": NaN}', "1" * 5000),
-    '{"schema_version": 1, "files": {"libmodel.so": {"bytes": 1e999}}}',
-    '{"schema_version": 1, "files": {}, "schema_version": 2}',
+    '{"schema_version": 2, "files": {"libsmall.so": {"bytes": 1e999}}}',
+    '{"schema_version": 2, "files": {}, "schema_version": 3}',
     "[" + "{}," * 12_000_000 + "{}]",
     '{"a":[' + "[]," * 1_000_000 + "[]]}",
     " " * (1 << 26),
@@ -129,11 +129,11 @@ def _thing(package: Path, edit: Edit) -> None:
         file.unlink()
     else:
         os.rename(package, aside)
-    _make(file, edit["what"], aside if not edit["file"] else package / "model.h")
+    _make(file, edit["what"], aside if not edit["file"] else package / "small.h")
 
 
 def _extra(package: Path, edit: Edit) -> None:
-    _make(package / "extra", edit["what"], package / "model.h")
+    _make(package / "extra", edit["what"], package / "small.h")
     file = package / "manifest.json"
     if edit["listed"] and file.is_file() and not file.is_symlink():
         text = file.read_text()

@@ -57,7 +57,7 @@ NATIVE = native_machine()
 NATIVE_TRIPLE = NATIVE.gnu_triple if NATIVE else "x86_64-linux-gnu"
 
 
-def plan_of(rows: int) -> Plan:
+def plan_of(rows: int, prefix: str = "") -> Plan:
     scaled, norms = Argument("arena", offset=0), Argument("arena", offset=rows * COLUMNS * 4)
     x, mask = Argument("input", 0), Argument("input", 1)
     y, total = Argument("output", 0), Argument("output", 1)
@@ -66,10 +66,10 @@ def plan_of(rows: int) -> Plan:
         inputs=(TensorInfo("x", "float32", (rows, COLUMNS)), TensorInfo("mask", "bool", (5,))),
         outputs=(TensorInfo("y", "float32", (rows, COLUMNS)), TensorInfo("total", "int64", ())),
         steps=(
-            Step("scale", "scale", (x, Argument("params", offset=64), scaled), rows, nodes=("Mul_0",), **work),
-            Step('row norm \\ "?', "row_norm", (scaled, norms), rows, scratch_bytes=COLUMNS * 4),
-            Step("normalise", "normalise", (scaled, norms, y), rows),
-            Step("count", "count", (mask, total), 1, serial=True, dtype="int64"),
+            Step("scale", f"{prefix}scale", (x, Argument("params", offset=64), scaled), rows, nodes=("Mul_0",), **work),
+            Step('row norm \\ "?', f"{prefix}row_norm", (scaled, norms), rows, scratch_bytes=COLUMNS * 4),
+            Step("normalise", f"{prefix}normalise", (scaled, norms, y), rows),
+            Step("count", f"{prefix}count", (mask, total), 1, serial=True, dtype="int64"),
         ),
         arena_bytes=rows * COLUMNS * 4 + rows * 4,
         memory=(ArenaTensor("scaled", 0, rows * COLUMNS * 4),),
@@ -77,11 +77,13 @@ def plan_of(rows: int) -> Plan:
 
 
 @cache
-def object_for(triple: str) -> bytes:
+def object_for(triple: str, prefix: str = "") -> bytes:
+    """The kernels; their names begin with `prefix`."""
     with TemporaryDirectory() as folder:
         (Path(folder) / "kernels.c").write_text(KERNELS)
         # Vectorised with the scalar order of operations, so any machine computes the same bits but for expf.
-        find_toolchain(triple).compile(["-O2", "-ffp-contract=off", "-fPIC", "-c", "kernels.c"], Path(folder))
+        names = [f"-D{name}={prefix}{name}" for name in ("scale", "row_norm", "normalise", "count")]
+        find_toolchain(triple).compile(["-O2", "-ffp-contract=off", "-fPIC", *names, "-c", "kernels.c"], Path(folder))
         return (Path(folder) / "kernels.o").read_bytes()
 
 

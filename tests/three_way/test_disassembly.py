@@ -13,6 +13,7 @@ import pytest
 import small_model as small
 from attention_tasks import FUSED, attention, fused_task
 from disassembly import disassembled, innermost, scalar_multiplies
+from library_of import library_of
 from onnx import TensorProto, helper
 from partition_models import Model
 from tensor_tasks import Case, contraction, kinds_of, ways_of
@@ -170,7 +171,7 @@ def test_a_package_holds_what_its_manifest_names(tmp_path: Path, precision: str)
     wanted = [{"f32": "float32"}.get(precision, "bfloat16")] * 2 + ["int8"] * bytes_too
     kinds = sorted(dtype for _, _, dtype in made)  # a product that is small beside tile units may do without one
     assert set(kinds) == set(wanted) and len(kinds) <= len(wanted)
-    code = disassembled(tmp_path / "m.modelc/libmodel.so", native.triple)
+    code = disassembled(library_of(tmp_path / "m.modelc"), native.triple)
     for one in made:
         assert one == known[one[0]]
         loops = innermost(code, one[1])

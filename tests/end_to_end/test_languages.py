@@ -1,0 +1,126 @@
+"""Packages from other interfaces: ONNX Runtime's session, DLPack, C++."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import small_model as small
+from tiny_package import NATIVE_TRIPLE, check_outputs, inputs_of, spec_of
+
+from modelc import runtime
+from modelc.package import Form, find_toolchain, write_package
+
+SCRIPT = """
+import numpy as np
+options = SessionOptions()
+options.intra_op_num_threads = 1
+session = InferenceSession(path, options, providers=["CPUExecutionProvider"])
+inputs, outputs = session.get_inputs(), session.get_outputs()
+described = [(t.name, t.type) for t in (*inputs, *outputs)]
+x = np.random.default_rng(0).standard_normal((1, 3, 20, 24)).astype(np.float32)
+(y,) = session.run(None, {inputs[0].name: x})
+(again,) = session.run([outputs[0].name], {"x": x})
+binding = session.io_binding()
+binding.bind_cpu_input("x", x)
+binding.bind_output("y")
+session.run_with_iobinding(binding)
+(bound,) = binding.copy_outputs_to_cpu()
+assert np.array_equal(y, again) and np.array_equal(y, bound)
+"""
+
+
+def test_a_script_for_onnx_runtime_changes_its_import_alone() -> None:
+    results = []
+    for module, path in ((onnxruntime, small.model()), (runtime, small.package())):
+        names = {name: getattr(module, name) for name in ("InferenceSession", "SessionOptions")}
+        scope = {**names, "path": str(path)}
+        exec(SCRIPT, scope)
+        results.append((scope["described"], scope["y"]))
+    assert results[0][0] == results[1][0]
+    np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-3, atol=1e-5)
+
+
+def test_a_session_says_shapes_and_refuses_what_it_has_not(package: Path) -> None:
+    session = runtime.InferenceSession(package, threads=1)
+    assert [t.shape for t in session.get_inputs()] == [[None, 64], [5]]
+    assert [t.type for t in session.get_outputs()] == ["tensor(float)", "tensor(int64)"]
+    assert session.get_providers() == ["CPUExecutionProvider"]
+    with pytest.raises(runtime.ModelError, match="there is no output 'z'; the model's outputs are y, total"):
+        session.run(["z"], inputs_of())
+    with pytest.raises(runtime.ModelError, match="packages run on the CPU"):
+        runtime.InferenceSession(package, providers=["CUDAExecutionProvider"])
+    with pytest.raises(runtime.ModelError, match="the path of a package, and not on bytes"):
+        runtime.InferenceSession(b"model")  # type: ignore[arg-type]
+    session.close()
+
+
+def test_arrays_go_in_and_out_by_dlpack(package: Path) -> None:
+    class Foreign:
+        """An array of another library, which has DLPack's protocol alone."""
+
+        def __init__(self, array: np.ndarray) -> None:
+            self.array = array
+
+        def __dlpack__(self, **options: object) -> object:
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return self.array.__dlpack_device__()
+
+    session, inputs = runtime.InferenceSession(package), inputs_of()
+    y, total = session.run(None, {"x": Foreign(inputs["x"]), "mask": inputs["mask"]})
+    check_outputs({"y": y, "total": total}, inputs)
+    assert np.from_dlpack(y).ctypes.data == y.ctypes.data
+    binding, place = session.io_binding(), np.empty((40, 64), np.float32)
+    for name, array in inputs.items():
+        binding.bind_cpu_input(name, array)
+    binding.bind_output("y", np.from_dlpack(Foreign(place)) if np.from_dlpack(place).flags.writeable else place)
+    session.run_with_iobinding(binding)
+    assert np.array_equal(place, y)
+
+
+CPP = r"""
+#include <cstdio>
+#include <vector>
+
+#include "face.hpp"
+
+int main(int, char **argv) {
+    try {
+        face::model model(argv[1], 2);
+        std::vector<float> x(40 * 64, 1.0f), y(40 * 64);
+        std::vector<unsigned char> mask{1, 0, 1, 1, 0};
+        std::int64_t total = 0;
+        model.run({modelc::bytes_of(x), modelc::bytes_of(mask)}, {modelc::bytes_of(y), modelc::bytes_of(&total, 1)});
+        face::model moved = std::move(model);
+        std::printf("%d %s %d %zu\n", (int)total, moved.input(0)->name, moved.threads(), moved.output(0)->bytes);
+        moved.run({modelc::bytes_of(mask), modelc::bytes_of(x)}, {modelc::bytes_of(y), modelc::bytes_of(&total, 1)});
+    } catch (const modelc::error &e) {
+        std::printf("%d %s\n", (int)e.status, e.what());
+    }
+    try {
+        face::model model("/nowhere");
+    } catch (const modelc::error &e) {
+        std::printf("%d %s\n", (int)e.status, e.what());
+    }
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")
+def test_cpp_has_handles_that_close_and_errors_that_are_thrown(tmp_path: Path) -> None:
+    path = write_package(spec_of(form=Form.of("net", "face")), tmp_path / "p").path
+    (tmp_path / "app.cpp").write_text(CPP)
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-I", str(path), f"-L{path}", f"-Wl,-rpath,{path}"]
+    subprocess.run(["c++", *flags, "app.cpp", "-lface", "-o", "app"], cwd=tmp_path, check=True)
+    done = subprocess.run([tmp_path / "app", path], capture_output=True, text=True, check=True)
+    first, second, third = done.stdout.splitlines()
+    assert first == "3 x 2 10240"
+    assert second == "1 input 0 ('x') has 10240 bytes, and a buffer of 5 was given"
+    assert third.startswith("2 cannot open /nowhere/manifest.json")
+    assert find_toolchain(NATIVE_TRIPLE).command

@@ -1,0 +1,78 @@
+"""Size as a constraint: what constants take, and compiling within limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+from small_model import save
+
+import modelc
+from modelc.compile.config import load_config
+from modelc.errors import ConfigError
+from modelc.package import read_package
+from modelc.runtime import load
+from modelc.target import load_target
+
+TARGET = "x86-64-v3"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A convolution that Winograd's rule computes, and a product."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": (rng.standard_normal((64, 32, 3, 3)) / 17).astype(np.float32),
+        "v": (rng.standard_normal((64, 32)) / 8).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "window", pads=[1, 1, 1, 1]),
+        helper.make_node("GlobalAveragePool", ["c"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("MatMul", ["f", "v"], ["y"]),
+    ]
+    return save(tmp_path_factory.mktemp("sizes") / "net.onnx", nodes, {"x": [1, 32, 24, 24]}, {"y": [1, 32]}, weights)
+
+
+def compiled(model: Path, folder: Path, **options: object) -> modelc.CompileResult:
+    options = {"target": TARGET, "output": folder / "p", "verify": False, "database": False, **options}
+    return modelc.compile(model, **options)  # type: ignore[arg-type]
+
+
+def test_growth_is_said_and_limits_are_kept(model: Path, tmp_path: Path) -> None:
+    plain = 4 * (64 * 32 * 9 + 64 * 32)
+    free = compiled(model, tmp_path, max_params="100x", output=tmp_path / "free")
+    assert free.constants.model_bytes == plain and free.constants.stored_bytes == free.params_bytes > 2 * plain
+    (row,) = free.constants.growth
+    assert row.why == "sums of weights (winograd)" and "window" in row.nodes
+    kept = compiled(model, tmp_path, max_params=f"{plain}B")
+    assert kept.params_bytes == plain == kept.constants.stored_bytes and kept.constants.schedules
+    assert 0 <= kept.constants.slower[0] < 10
+    assert read_package(tmp_path / "p").manifest.params_bytes == plain
+    if set(load_target(TARGET).features) <= set(load_target("native").features):
+        feed = np.random.default_rng(1).standard_normal((1, 32, 24, 24)).astype(np.float32)
+        with load(tmp_path / "p") as opened:
+            small = opened.run({"x": feed})["y"].copy()
+        with load(tmp_path / "free") as opened:
+            np.testing.assert_allclose(small, opened.run({"x": feed})["y"], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("limit", "sentence"),
+    [
+        ({"max_params": "0.5x"}, r"allows 40960 bytes of parameters, and the least .* is 81920 \(1x\)"),
+        ({"max_arena": "1KB"}, "--max-arena 1KB allows 1000 bytes, and the arena has "),
+        ({"max_library": "1KiB"}, r"--max-library 1KiB allows 1024 bytes, and libnet.so has "),
+        ({"max_params": "much"}, "--max-params much is no size: expected bytes such as 400KB or 4MiB, or times"),
+        ({"max_arena": "1.2x"}, "--max-arena 1.2x is no size"),
+    ],
+)
+def test_limits_that_cannot_be_met_are_refused(
+    model: Path, tmp_path: Path, limit: dict[str, str], sentence: str
+) -> None:
+    plain = load_config().allowing(winograd=False, strassen=False)
+    with pytest.raises(ConfigError, match=sentence):
+        compiled(model, tmp_path, config=plain, **limit)
+    assert not list(tmp_path.iterdir())
