@@ -1,5 +1,7 @@
-"""Seconds of schedules in closed form: nothing is lowered and nothing is measured.
+"""The price of schedules in closed form: nothing is lowered and nothing is measured (docs/price.md).
 
+work.py           what schedules do, in named quantities: what every Sketch gives
+terms.py          seconds of it, by the coefficients of a machine: nothing else computes them
 step.py           one reduction step of a register tile: the formula that all others share
 operations.py     vector operations of what a Block computes at one point
 conflicts.py      cache-set conflicts of rows that lie apart, and pages
@@ -9,7 +11,7 @@ population.py     knob vectors of a tiled Task as arrays
 analytic.py       tiled Tasks: a roofline over every memory level, for a population at once
 overlap.py        what goes on at once: computing, and moving what lies beyond the nearer caches
 roofline.py       what no schedule of a Task is faster than
-seconds.py        any Candidate, from its loops and accesses
+blocks.py         any Candidate, from its loops and accesses
 
 What is fitted in them stands in the Target: CostParameters (target/cost.py).
 """
