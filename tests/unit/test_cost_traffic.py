@@ -13,7 +13,7 @@ from three_ways import task_of
 
 from modelc.ir.block import Task
 from modelc.policy import Policy
-from modelc.space.cost.overlap import constant_seconds, moving_seconds, overlapped, parted_seconds
+from modelc.space.cost.moving import constant_seconds, moving_seconds, overlapped, parted_seconds
 from modelc.space.sketches.listing import sketches
 from modelc.space.sketches.parallel import CHUNKS_PER_CORE, busiest_share
 from modelc.target import load_target

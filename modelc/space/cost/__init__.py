@@ -9,7 +9,7 @@ register_tile.py  register tiles of a contraction over its whole iteration space
 model.py          what the analytic cost needs to know of a tiled Task, once for all points
 population.py     knob vectors of a tiled Task as arrays
 analytic.py       tiled Tasks: a roofline over every memory level, for a population at once
-overlap.py        what goes on at once: computing, and moving what lies beyond the nearer caches
+moving.py         seconds of moving what lies beyond the nearer caches
 roofline.py       what no schedule of a Task is faster than
 blocks.py         any Candidate, from its loops and accesses
 

@@ -17,7 +17,7 @@ from modelc.ir.loop import Loop
 from modelc.space.analysis.footprint import Floats, Footprint, Ints, footprint, traffic
 from modelc.space.cost.conflicts import conflicting_bytes, waiting_cycles
 from modelc.space.cost.model import Model, Operand, Population
-from modelc.space.cost.overlap import parted_seconds, stay_in
+from modelc.space.cost.moving import parted_seconds, stay_in
 from modelc.space.cost.population import knobs_at
 from modelc.space.cost.register_tile import instructions, kernel_cycles, registers
 from modelc.space.cost.step import exposed

@@ -30,7 +30,7 @@ from modelc.ir.layout import Layout
 from modelc.ir.loop import ROOT, Inside, Loop, Root
 from modelc.space.analysis.access import accesses, stored_lanes, vector_iterator
 from modelc.space.analysis.footprint import Ints
-from modelc.space.cost.overlap import parted_seconds
+from modelc.space.cost.moving import parted_seconds
 from modelc.space.cost.transfers import of_others, transfer_seconds
 from modelc.space.cost.work import SOURCES, Work
 from modelc.space.rules.rule import DoesNotApply

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from modelc.space.analysis.footprint import Ints
-from modelc.space.cost.overlap import constant_seconds
+from modelc.space.cost.moving import constant_seconds
 from modelc.space.sketch import Bools, Floats
 from modelc.space.sketches.tiled import Tiled
 from modelc.space.sketches.winograd_roles import Roles, Shape

@@ -1,9 +1,8 @@
-"""What goes on at once: computing, and moving what lies beyond the nearer caches."""
+"""Seconds of moving what lies beyond the nearer caches: constants from where a network left them, and boundaries."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +10,6 @@ from numpy.typing import NDArray
 from modelc.target import Cache, Target
 
 Floats = NDArray[np.float64]
-Seconds = TypeVar("Seconds", float, Floats)  # one, or an array of them
-
-
-def overlapped(compute: Seconds, constant_bytes: int, target: Target) -> Seconds:
-    """Seconds of `compute` while constants are prefetched."""
-    return beside(compute, constant_seconds(constant_bytes, target), target)
 
 
 def constant_seconds(size: int, target: Target, more: int = 0, cores: int = 1) -> float:
@@ -36,13 +29,6 @@ def parted_seconds(size: int, share: Floats, target: Target, more: int = 0, core
 def stay_in(cache: Cache, target: Target, more: int = 0) -> bool:
     """Whether the constants of the network, and so many bytes `more`, are in `cache` from one run to the next."""
     return target.cold_bytes + more <= target.kept_bytes(cache)
-
-
-def beside(compute: Seconds, moving: float | Seconds, target: Target) -> Seconds:
-    """Seconds of computing and of moving what is prefetched meanwhile: the larger, and a little of the smaller."""
-    sharpness = target.cost.sharpness
-    result: Seconds = (compute**sharpness + moving**sharpness) ** (1 / sharpness)
-    return result
 
 
 def moving_seconds(size: int, caches: Sequence[Cache], target: Target, cores: int = 1) -> float:
