@@ -13,7 +13,7 @@ from three_ways import task_of
 
 from modelc.ir.block import Task
 from modelc.policy import Policy
-from modelc.space.cost.moving import constant_seconds, moving_seconds, overlapped, parted_seconds
+from modelc.space.cost.moving import constant_seconds, moving_seconds, parted_seconds
 from modelc.space.sketches.listing import sketches
 from modelc.space.sketches.parallel import CHUNKS_PER_CORE, busiest_share
 from modelc.target import load_target
@@ -46,7 +46,7 @@ def test_constants_and_boundaries_come_from_the_same_place(size: int) -> None:
     held = size <= TARGET.caches[-1].bytes
     wanted = TARGET.caches[-1].bandwidth_gbs if held else TARGET.memory_bandwidth_gbs
     assert moved == pytest.approx(size / (1e9 * wanted))
-    assert overlapped(0.0, size, TARGET) == pytest.approx(moved)
+    assert constant_seconds(size, TARGET) == pytest.approx(moved)
 
 
 @pytest.mark.parametrize("held", [True, False])
