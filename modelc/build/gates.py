@@ -38,9 +38,12 @@ class GateResult:
 def sizes_of(package: Package) -> dict[str, int]:
     """Bytes of a package's parameters and library, and of its largest arena."""
     manifest = package.manifest
-    files = manifest.files
     arena = max(plan.arena_bytes for plan in manifest.variants)
-    return {"params": files["params.bin"].bytes, "library": files["libmodel.so"].bytes, "arena": arena}
+    return {
+        "params": manifest.params_bytes,
+        "library": manifest.files[manifest.linked.form.code].bytes,
+        "arena": arena,
+    }
 
 
 def judged(gates: Gates, package: Package) -> Iterator[GateResult]:

@@ -171,7 +171,7 @@ class Run:
             steps=len(spec.variants[0].steps),
             arena_bytes=max(plan.arena_bytes for plan in spec.variants),
             params_bytes=spec.params_bytes,
-            library_bytes=files[spec.form.file_of(spec.form.emit[0])].bytes,
+            library_bytes=files[spec.form.code].bytes,
             rejected=run.rejected,
             chosen=len(compiled.keys() & run.tasks.keys()),
             measured=len(compiled.keys() & self.recorded.candidates.keys()) if self.recorded else 0,

@@ -84,6 +84,11 @@ class Form:
     def object(self) -> str:
         return f"{self.prefix}.o"
 
+    @property
+    def code(self) -> str:
+        """The file with the code: of several, the first of EMITTED."""
+        return self.file_of(self.emit[0])
+
     def file_of(self, kind: str) -> str:
         """The file of one of EMITTED."""
         return {"so": self.library, "a": self.archive, "o": self.object}[kind]

@@ -60,8 +60,8 @@ def _summary(package: Package, timed: Mapping[str, Any] | None) -> Iterator[tupl
         yield "time", f"{timed['total_us'] / 1e3:.3f} ms in kernels, {timed['threads']} thread(s)"
     yield "kernels", f"{len({step.symbol for step in plan.steps})} distinct, {len(plan.steps)} steps"
     yield "work", f"{sum(n * s.flops for n, s in zip(plan.calls, plan.steps, strict=True)) * 1e-9:.3g} GFLOP"
-    yield "parameters", size(manifest.files["params.bin"].bytes)
-    yield "library", size(manifest.files["libmodel.so"].bytes)
+    yield "parameters", size(manifest.params_bytes)
+    yield "library", size(manifest.files[manifest.linked.form.code].bytes)
     yield "arena", size(max(p.arena_bytes for p in manifest.variants))
     report = manifest.verification
     yield "verification", str(report.get("sentence", "")) if report else "none"

@@ -78,9 +78,8 @@ def _facts(package: Package, choices: Mapping[str, Any]) -> Iterator[tuple[str, 
     manifest = package.manifest
     yield "target", manifest.target.name
     yield "features", " ".join(manifest.target.features)
-    for name, file in manifest.files.items():
-        if name in ("params.bin", "libmodel.so"):
-            yield f"bytes of {name}", file.bytes
+    yield "bytes of parameters", manifest.params_bytes
+    yield "bytes of the library", manifest.files[manifest.linked.form.code].bytes
     yield "bytes of the arena", max(plan.arena_bytes for plan in manifest.variants)
     yield "variants", len(manifest.variants)
     yield "kernels", len({step.symbol for plan in manifest.variants for step in plan.steps})

@@ -117,7 +117,7 @@ def test_the_second_time_all_are_kept_and_what_was_damaged_is_made_good(copied: 
 
 def test_what_changed_is_built_again_and_nothing_else(copied: Path) -> None:
     small_sum(copied / "sum.onnx", 5.0)
-    kept = next((copied / "cache/cells").glob("*/net.modelc/libmodel.so"))
+    kept = next((copied / "cache/cells").glob("*/net.modelc/libnet.so"))
     kept.write_bytes(b"damaged")
     shutil.rmtree(copied / "out")
     assert again(copied, "--only", f"sum:{TARGET}", "--only", "net") == 0
