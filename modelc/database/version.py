@@ -29,7 +29,12 @@ DECIDING = (  # what a kernel depends on, and how it is timed; not what proposes
     "codegen",
     "runtime",
     "package/emulators.py",
+    "package/elf.py",
+    "package/form.py",
+    "package/header.py",
     "package/link.py",
+    "package/sources.py",
+    "package/stubs.py",
     "package/toolchain.py",
     "measure",
 )

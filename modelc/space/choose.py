@@ -147,4 +147,5 @@ def ranked(by_family: Sequence[Sequence[Sketch]], target: Target) -> tuple[Const
 
 
 def _first(kept: Sequence[Constructed]) -> float:
-    return kept[0].seconds
+    """What a Sketch is compared with others by."""
+    return kept[0].seconds * kept[0].sketch.handicap

@@ -64,6 +64,7 @@ class Sketch(ABC):
     each other than that, start() is taken."""
 
     doubt = 0.0
+    handicap = 1.0  # times its price where it is compared with other Sketches': of what rules would not take
 
     def __init__(self, kind: str, name: str, task: Task, target: Target, stages: Sequence[Stage]):
         self.kind, self.name, self.task, self.target, self.stages = kind, name, task, target, tuple(stages)

@@ -87,8 +87,7 @@ def _facts(package: Package, choices: Mapping[str, Any]) -> Iterator[tuple[str, 
     yield "model", str(choices.get("model_sha256", ""))[:16]
     for tool, version in manifest.versions.items():
         yield f"version of {tool}", version
-    for name, value in _leaves(choices.get("config", {}), "config"):
-        yield name, value
+    yield from _leaves(choices.get("config", {}), "config")
     verification = manifest.verification or {}
     yield "verification", verification.get("sentence", "none")
 

@@ -166,7 +166,8 @@ def test_attention_of_another_machine_is_verified(tmp_path: Path) -> None:
     path = attention_net(tmp_path / "m.onnx")
     result = modelc.compile(path, target, tmp_path / "p.modelc", database=False)
     steps = read_package(tmp_path / "p.modelc").manifest.variants[0].steps
-    assert result.report is not None and result.report.passed and not result.notes
+    assert result.report is not None and result.report.passed
+    assert not [note for note in result.notes if "no schedules were measured" not in note]
     assert sum(s.intrinsic == "neon-sdot" for s in steps) == 1
     found = run_emulated(tmp_path / "p.modelc", feed := drawn(path)).outputs["y"]
     np.testing.assert_allclose(found, evaluate_graph(integers(path, multiplied(target)), feed)["y"], atol=2e-2)

@@ -73,5 +73,6 @@ def test_importing_the_runtime_loads_nothing_else() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env)
     assert done.stdout.splitlines() == [
         "[]",
-        "['modelc', 'modelc.runtime', 'modelc.runtime.bits', 'modelc.runtime.files', 'modelc.runtime.loader']",
+        "['modelc', 'modelc.runtime', 'modelc.runtime.bits', 'modelc.runtime.files', 'modelc.runtime.loader', "
+        "'modelc.runtime.session']",
     ], done.stderr

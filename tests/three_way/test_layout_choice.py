@@ -135,8 +135,9 @@ def three_convolutions(m: Model, folder: Path) -> Graph:
 def test_by_cost_channels_are_last_between_convolutions(m, tmp_path) -> None:
     graph = three_convolutions(m, tmp_path)
     choice = choose_layouts(graph, LayoutPolicy(Schedules(host_target()), doubt=host_target().cost.layout_doubt_share))
-    assert stored(partition(graph, choice=choice)) == [
-        ("tanh", "row-major"),  # the padding of what it computes orders it otherwise
+    first, *others = stored(partition(graph, choice=choice))
+    assert first[0] == "tanh"  # it, or the padding of what it computes, orders it otherwise
+    assert others == [
         ("conv bias relu", str(LAST)),
         ("conv bias relu", str(LAST)),
         ("conv bias add relu", str(LAST)),

@@ -242,7 +242,7 @@ def test_points_of_every_shape_are_right(task, drawn, checked) -> None:
     assert found == len(sketches) * drawn and ran == drawn
 
 
-def test_knobs_have_more_than_one_value_and_start_is_what_rules_take() -> None:
+def test_knobs_have_more_than_one_value_and_none_is_worse_than_what_rules_take() -> None:
     sketches = winograd_sketches(conv(1, 32, (56, 56), 32), TARGET, [])
     names = {s.shape: {k.name for k in s.knobs} for s in sketches}
     assert all(len(k.values) > 1 for s in sketches for k in s.knobs)
@@ -250,7 +250,7 @@ def test_knobs_have_more_than_one_value_and_start_is_what_rules_take() -> None:
     assert "multiplying" in names[Shape.POINTS] and "order" not in names[Shape.PANELS]
     for sketch in sketches:
         (first, *_) = constructed(sketch, 1, 3)
-        assert (first.point == sketch.start()).all(), "doubted estimates move nothing"
+        assert first.seconds <= float(sketch.estimate(sketch.start()[None, :], 1)[0])
     one = winograd_sketches(conv(1, 16, (4, 4), 16), replace(TARGET, cores=1), [])
     assert not {k.name for s in one for k in s.knobs} & {"parallel", "multiplying", "vectors.in", "vectors.out"}
 

@@ -57,6 +57,8 @@ def attention_sketches(task: Task, target: Target, stages: Sequence[Stage], tens
         roles = roles_of(ready)
         if roles is not None and all(u.row == 1 or roles.rows_of(n) in u.inner for n, u in units.items()):
             sketches.append(Attention(roles, target, tuple(own), units))
+    for beside_units in sketches[1:]:
+        beside_units.handicap = 1 + target.cost.unit_doubt_share
     return sketches
 
 
@@ -75,6 +77,7 @@ class Attention(Sketch):
         name = "+".join(dict.fromkeys(u.match.intrinsic.name for u in units.values())) or "vectors"
         super().__init__("attention", name, roles.task, target, stages)
         self.roles, self.units = roles, units
+        self.doubt = target.cost.unit_doubt_share if units else 0.0
         self._vectors = {b.name: self._vector(b) for b in self.contractions()}
         self._cycles = dict[tuple[str, int, int, int], float]()
         self.dtype = self.task.buffer(roles.scores.writes[0].buffer).dtype
