@@ -77,8 +77,8 @@ def in_network(package: Path, threads: int, rounds: int) -> dict[str, float]:
 
 
 def task_of(symbol: str) -> str:
-    """The hash of the Task that a kernel's function k_HASH, k_HASH_1, ... is of."""
-    return symbol.split("_")[1]
+    """The hash of the Task that a kernel's function PREFIX_k_HASH, PREFIX_k_HASH_1, ... is of."""
+    return symbol.rpartition("k_")[2].split("_")[0]
 
 
 def compared(name: str, target: Target, arguments: argparse.Namespace, folder: Path) -> list[Compared]:

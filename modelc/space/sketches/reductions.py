@@ -71,7 +71,10 @@ def row_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> list[Sk
     phases = InPhases("rows", "in phases", facts.task, target, noted, phases_candidate)
     if not facts.inside:
         return [phases]
-    return [phases, InRows(facts)] if usual else [InRows(facts), phases]
+    by_rules, *others = [phases, InRows(facts)] if usual else [InRows(facts), phases]
+    for other in others:
+        other.handicap = 1 / (1 - other.doubt)
+    return [by_rules, *others]
 
 
 def column_sketch(task: Task, target: Target, stages: Sequence[Stage]) -> Sketch | None:
