@@ -352,9 +352,11 @@ def test_a_channel_that_never_varies_is_said(tmp_path: Path) -> None:
     def dead(weights: dict[str, np.ndarray]) -> None:
         weights["b2"][4] = -100
 
-    result = modelc.compile(classifier(tmp_path / "m.onnx", dead), output=tmp_path / "m.modelc", database=False)
-    assert result.report is not None and result.report.passed
-    assert any("not compared: 1 of 24 channels of 'r2'" in note for note in result.report.notes)
+    model = classifier(tmp_path / "m.onnx", dead)
+    modelc.compile(model, output=tmp_path / "m.modelc", database=False, verify=False)
+    report = modelc.verify(tmp_path / "m.modelc", model)
+    assert report.passed
+    assert any("not compared: 1 of 24 channels of 'r2'" in note for note in report.notes)
 
 
 def parts_of(path: Path) -> tuple[PackageSpec, tuple[Blueprint, ...]]:
