@@ -83,13 +83,13 @@ def main() -> None:
     parser.add_argument("package", type=Path)
     parser.add_argument("photo", type=Path, nargs="?", default=PHOTO)
     parser.add_argument("-o", "--output", type=Path, default=Path("faces.png"))
-    given = parser.parse_args()
-    photo = Image.open(given.photo).convert("RGB")
+    arguments = parser.parse_args()
+    photo = Image.open(arguments.photo).convert("RGB")
     image, scale = fitted(photo)
-    with modelc.load(given.package) as model:
+    with modelc.load(arguments.package) as model:
         faces = faces_of(model.run({"input": image}), scale)
-    drawn(photo, faces).save(given.output)
-    print(f"{len(faces)} face(s) in {given.photo}; they are drawn in {given.output}")
+    drawn(photo, faces).save(arguments.output)
+    print(f"{len(faces)} face(s) in {arguments.photo}; they are drawn in {arguments.output}")
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def in_network(package: Path, threads: int, rounds: int) -> dict[str, float]:
     steps = read.manifest.variants[0].steps
     places: dict[str, set[str]] = defaultdict(set)
     for step in steps:
-        places[task_of(step.symbol)].add(step.name.split(".")[0])
+        places[step.task].add(step.name.split(".")[0])
     found: dict[str, list[float]] = defaultdict(list)
     with Engine("modelc", str(package), threads) as engine:
         feed = given_or_drawn(read, None, None)
@@ -70,15 +70,10 @@ def in_network(package: Path, threads: int, rounds: int) -> dict[str, float]:
             engine.run(feed)
             own: dict[str, float] = defaultdict(float)
             for step, ms in zip(steps, engine.steps(LEAST_SECONDS, 0), strict=True):
-                own[task_of(step.symbol)] += 1e3 * ms
+                own[step.task] += 1e3 * ms
             for key, us in own.items():
                 found[key].append(us / len(places[key]))
     return {key: float(np.median(one)) for key, one in found.items()}
-
-
-def task_of(symbol: str) -> str:
-    """The hash of the Task that a kernel's function PREFIX_k_HASH, PREFIX_k_HASH_1, ... is of."""
-    return symbol.rpartition("k_")[2].split("_")[0]
 
 
 def compared(name: str, target: Target, arguments: argparse.Namespace, folder: Path) -> list[Compared]:

@@ -13,8 +13,8 @@ takes now.
 `check` prints, by kind, the regret of the price: the time of what is estimated least over the least measured. --record
 writes it to FILE.regret.json, which a test holds the price to.
 
-`fit` fits coefficients of the price to measurements, and prints what changes as YAML: the section `cost` of a target or
-of a family. Networks that are held out say what the fit is worth where it has not looked.
+`fit` fits coefficients of the price to measurements, from their defaults on, and prints what changes as YAML: the
+section `cost` of a target or of a family. Networks that are held out say what the fit is worth where it has not looked.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def fit(options: argparse.Namespace) -> None:
     measurements = read_measurements(options.file)
     learned = of_networks(measurements, options.held_out, others=True)
     unseen = of_networks(measurements, options.held_out, others=False)
-    cost = usual = measurements.target.cost
+    cost = usual = CostParameters()
     for _ in range(options.rounds):
         cost = fitted(learned, cost)
     for name, part in (("fitted to", learned), ("held out", unseen)):

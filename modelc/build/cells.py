@@ -38,17 +38,17 @@ class Cell:
 def cells_of(matrix: Matrix, only: Sequence[str] = (), shard: str = "") -> tuple[Cell, ...]:
     """In the order of the file. `only`: patterns MODEL:TARGET:PRECISION, of which the last parts may be left out; what
     fits one of them is taken. `shard` K/N: of that, every N-th cell from the K-th on. Raises ConfigError."""
-    every = [Cell(m, target, precision) for m in matrix.models for target in m.targets for precision in m.precisions]
-    taken = every
+    cells = [Cell(m, target, precision) for m in matrix.models for target in m.targets for precision in m.precisions]
+    asked = cells
     if only:
         for pattern in only:
-            if not any(_fits(cell, pattern) for cell in every):
-                raise ConfigError(f"--only {pattern}: no cell of {matrix.source} fits{_nearest(pattern, every)}")
-        taken = [cell for cell in every if any(_fits(cell, pattern) for pattern in only)]
+            if not any(_fits(cell, pattern) for cell in cells):
+                raise ConfigError(f"--only {pattern}: no cell of {matrix.source} fits{_nearest(pattern, cells)}")
+        asked = [cell for cell in cells if any(_fits(cell, pattern) for pattern in only)]
     if not shard:
-        return tuple(taken)
+        return tuple(asked)
     number, count = parse_shard(shard)
-    return tuple(taken[number - 1 :: count])
+    return tuple(asked[number - 1 :: count])
 
 
 def parse_shard(text: str) -> tuple[int, int]:

@@ -8,12 +8,10 @@ import queue
 import secrets
 import sqlite3
 import tarfile
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from modelc.build.crew import Answer, Crew, Say
@@ -21,7 +19,8 @@ from modelc.build.key import TOOLS, own_digest
 from modelc.database import default_place
 from modelc.errors import Unmeasurable
 from modelc.frontend.load.beside import files_beside
-from modelc.measure.cluster import CONNECTING, ENDING, loud, quiet
+from modelc.measure import dask_client
+from modelc.measure.dask_client import DaskClient
 from modelc.measure.where import Where
 from modelc.scratch import TemporaryFolder
 
@@ -49,13 +48,12 @@ def made_there(name: str, order: Mapping[str, Any], files: Files) -> tuple[Answe
         return answer, _packed(package) if answer.made is not None else b""
 
 
-class BuildCluster:
+class BuildCluster(DaskClient):
     """The cluster at `dask://HOST:PORT`, until the context ends. Raises Unmeasurable where it cannot be used."""
 
     def __init__(self, text: str, say: Say) -> None:
-        self._address, self._say = Where.parse(text).cluster, say
-        self._session = secrets.token_hex(8)
-        self._client: Any = None
+        super().__init__(Where.parse(text).cluster, "modelc build")
+        self._say, self._session = say, secrets.token_hex(8)
 
     def results(self, orders: Mapping[str, Mapping[str, Any]]) -> Iterator[Answer]:
         """An answer for each order, by its cell's name, as they come; packages are where the orders say."""
@@ -81,7 +79,7 @@ class BuildCluster:
         from distributed import KilledWorker
 
         try:
-            answer, packed = future.result(timeout=CONNECTING)
+            answer, packed = future.result(timeout=dask_client.CONNECTING)
         except KilledWorker as error:
             return Answer(name, None, f"{error.allowed_failures + 1} workers have ended while they made it")
         except Exception as error:
@@ -99,42 +97,13 @@ class BuildCluster:
             return workers
         return {}
 
-    def __enter__(self) -> BuildCluster:
-        from distributed import Client
-
-        make: Any = Client
-        self._levels = quiet()
-        try:
-            self._client = make(self._address, timeout=CONNECTING, set_as_default=False, name="modelc build")
-        except (OSError, ValueError) as error:
-            loud(self._levels)
-            raise Unmeasurable(
-                f"there is no Dask scheduler at {self._address}: {error}; start one by: dask scheduler"
-            ) from None
-        try:
-            self._check()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
-
-    def _check(self) -> None:
+    def _check_workers(self) -> None:
         if not self._workers():
             raise Unmeasurable(f"there is no worker at {self._address}; start one by: dask worker {self._address}")
         here = version_there()
         for address, there in self._client.run(version_there, on_error="return").items():
             if there != here:
                 raise Unmeasurable(f"the worker {address} has modelc {there}, and this is {here}: install the same")
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        goodbye = threading.Thread(target=self._leave, daemon=True)  # nothing is to be learnt from how that ends
-        goodbye.start()
-        goodbye.join(ENDING)
-        loud(self._levels)
-
-    def _leave(self) -> None:
-        with suppress(Exception):  # it may be gone
-            self._client.close(timeout=ENDING)
 
 
 # --- what goes there and back ---------------------------------------------------------------------------------------

@@ -87,7 +87,6 @@ class Row:
     gates: list[GateResult] = field(default_factory=list)
 
     def to_json(self, folder: Path) -> dict[str, Any]:
-        made = self.package is not None
         outcome = self.entry.outcome if self.entry else {}
         return {
             "cell": self.cell.name,
@@ -98,7 +97,7 @@ class Row:
             "outcome": self.outcome,
             "said": self.said[:LONGEST],
             "package": self.package.relative_to(folder).as_posix() if self.package is not None else "",
-            "manifest_sha256": self.entry.manifest if self.entry and made else "",
+            "manifest_sha256": self.entry.manifest if self.entry and self.package is not None else "",
             "notes": list(outcome.get("notes", ())),
             "sizes": sizes_of(read_package(self.package)) if self.package is not None else None,
             "seconds": outcome.get("seconds"),
@@ -116,23 +115,23 @@ def build_request(request: BuildRequest) -> BuildResult:
         parse_shard(request.shard)
     cells = cells_of(matrix, request.only, request.shard)
     folder = Path(request.output) if request.output is not None else matrix.output
-    kept = Kept(Path(request.cache) if request.cache is not None else _own_cache())
+    cache = Kept(Path(request.cache) if request.cache is not None else _own_cache())
     baseline = None if request.baseline is None else Path(request.baseline)
     before = {} if baseline is None else packages_of(read_build(baseline), baseline)
-    keys = looked_at(cells, matrix.source, kept, say)
+    keys = looked_at(cells, matrix.source, cache, say)
     rows = [Row(cell, keys[cell.name]) for cell in cells]
     database, note = database_for(request.database, write=False)
     with database or nullcontext():
         for row in rows:
-            row.entry = kept.entry(row.key, database)
-    build = _Building(request, rows, folder, kept, database, say)
+            row.entry = cache.entry(row.key, database)
+    build = _Building(request, rows, folder, cache, database, say)
     if not request.dry_run:
         _make_folder(folder)
     build.take_kept()
     if not request.dry_run:
         build.make()
         build.judge(before)
-    made = {
+    summary = {
         "schema": SCHEMA,
         "modelc": __version__,
         "source": str(request.source),
@@ -144,7 +143,7 @@ def build_request(request: BuildRequest) -> BuildResult:
         "notes": [note] if note else [],
         "cells": [row.to_json(folder) for row in rows],
     }
-    return BuildResult(made, () if request.dry_run else _written(made, folder, request.shard))
+    return BuildResult(summary, () if request.dry_run else _written(summary, folder, request.shard))
 
 
 @dataclass
@@ -162,15 +161,16 @@ class _Building:
         for row in self.rows:
             if row.entry is None:
                 continue
-            place, own = self.folder / row.cell.package_name, self.kept.place(row.key, row.cell.model.path.stem)
+            place = self.folder / row.cell.package_name
+            kept_package = self.kept.place(row.key, row.cell.model.path.stem)
             if not proven(place, row.entry.manifest):
-                if not proven(own, row.entry.manifest):
+                if not proven(kept_package, row.entry.manifest):
                     row.entry = None
                     continue
                 if self.request.dry_run:
                     row.outcome = "kept"
                     continue
-                put(own, place)
+                put(kept_package, place)
             row.outcome, row.package = "kept", None if self.request.dry_run else place
             self.done += 1
 
@@ -210,15 +210,15 @@ class _Building:
                 row.outcome, row.said = "failed", answer.failed
                 self.say(f"{row.cell.name}: {row.said}")
             return
-        own = self.kept.place(rows[0].key, rows[0].cell.model.path.stem)
+        kept_package = self.kept.place(rows[0].key, rows[0].cell.model.path.stem)
         asked = answer.made["consulted"]
         consulted = None if asked is None else Consulted.from_json(asked)
-        entry = Entry(manifest_digest(own), answer.made["outcome"], consulted, answer.made["answers"])
+        entry = Entry(manifest_digest(kept_package), answer.made["outcome"], consulted, answer.made["answers"])
         self.kept.write(rows[0].key, entry)
         for row in rows:
             place = self.folder / row.cell.package_name
             try:
-                put(own, place)
+                put(kept_package, place)
             except PackageError as error:
                 row.outcome, row.said = "failed", str(error)
                 continue
@@ -228,10 +228,10 @@ class _Building:
 
     def _order(self, row: Row, jobs: int) -> dict[str, Any]:
         model, target = row.cell.model, row.cell.target
-        own = self.kept.place(row.key, model.path.stem)
+        kept_package = self.kept.place(row.key, model.path.stem)
         return {
             "model": str(model.path.resolve()),
-            "output": str(own.resolve()),
+            "output": str(kept_package.resolve()),
             "target": target.name,
             "target_text": target_of(target.name).to_yaml() if target.name == "native" else "",
             "precision": row.cell.precision,

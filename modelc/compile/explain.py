@@ -31,13 +31,12 @@ def explained(path: str | Path, constructed: str = "by estimate") -> list[Why]:
     kept = set(choices.float32[0]) if choices.float32 else set()
     rows = []
     for step in package.manifest.variants[0].steps:
-        key = step.symbol.removeprefix("k_").partition("_")[0]
-        candidate = choices.tasks.get(key)
+        candidate = choices.tasks.get(step.task)
         rules = [stage.rule for stage in candidate.stages if stage.rule not in PLAIN] if candidate is not None else []
         rows.append(
             Why(
                 step.name,
-                f"{step.dtype}: {_precision(step.dtype, policy.precision, step.name in kept or key in kept)}",
+                f"{step.dtype}: {_precision(step.dtype, policy.precision, step.name in kept or step.task in kept)}",
                 f"{step.layout or 'row-major'}: {_layout(step.layout, search)}",
                 f"{', '.join(dict.fromkeys(rules)) or 'direct'}: {constructed}"
                 + f"; {step.instruction}" * bool(step.instruction),

@@ -17,6 +17,7 @@ subject.py      a Task that candidates are measured of
 bench.py        a folder, builders and a runner: one machine's
 measurer.py     candidates in, measurements out: some build while one runs
 worker.py       what a worker of a cluster does
+dask_client.py  a client of a Dask cluster
 cluster.py      a Measurer on a Dask cluster
 
 What measures is imported when it is first used: who reads measurements does without.

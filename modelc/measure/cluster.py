@@ -7,11 +7,9 @@ there: what is measured comes back to the tuner.
 
 from __future__ import annotations
 
-import logging
 import math
 import queue
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -22,6 +20,8 @@ from typing import Any
 from modelc.errors import MeasureError, ModelcError, Unmeasurable
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
+from modelc.measure import dask_client
+from modelc.measure.dask_client import DaskClient
 from modelc.measure.measurement import Effort, Measurement, Setting
 from modelc.measure.measurer import FAILURES
 from modelc.measure.worker import (
@@ -35,11 +35,9 @@ from modelc.measure.worker import (
 )
 from modelc.target import Target
 
-CONNECTING = 10.0  # seconds
 WAITED = 300.0  # seconds for a worker that measures, where the last one has gone
 LOOKING = 2.0  # seconds without an answer, after which is looked who is there
 LEAD = 2  # candidates on their way, for each worker, below which there should be more
-ENDING = 10.0  # seconds that saying goodbye may take
 
 
 def resource_of(target: Target) -> str:
@@ -67,7 +65,7 @@ class _Order:
     measured: list[Any] = field(default_factory=list)  # the future of its measurement
 
 
-class Cluster:
+class Cluster(DaskClient):
     """What a Measurer is, with a cluster at `address` until the context ends. `version_of` says which code a worker
     has, which is to be this one; `say` is told when nobody measures. Raises Unmeasurable where it cannot be used."""
 
@@ -81,11 +79,11 @@ class Cluster:
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.target, self.effort = target, effort
-        self._address, self._say = address, say
+        super().__init__(address, "modelc")
+        self._say = say
         version = version_here(version_of, target)
         self._setup = Setup(secrets.token_hex(8), version_of, version, target, setting)
         self._subjects: dict[tuple[str, int], ClusterSubject] = {}
-        self._client: Any = None
         self._orders: dict[int, _Order] = {}  # that are outstanding
         self._done: queue.Queue[int] = queue.Queue()
         self._numbers = 0
@@ -134,32 +132,10 @@ class Cluster:
         measurements = dict(self.results())
         return [measurements[number] for number in numbers]
 
-    def __enter__(self) -> Cluster:
-        from distributed import Client
-
-        make: Any = Client
-        self._levels = quiet()
-        try:
-            self._client = make(self._address, timeout=CONNECTING, set_as_default=False, name="modelc")
-        except (OSError, ValueError) as error:
-            loud(self._levels)
-            raise Unmeasurable(
-                f"there is no Dask scheduler at {self._address}: {error}; start one by: dask scheduler"
-            ) from None
-        try:
-            self._check_workers()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        goodbye = threading.Thread(target=self._leave, daemon=True)  # nothing is to be learnt from how that ends
-        goodbye.start()
-        goodbye.join(ENDING)
+        super().__exit__(kind, error, at)
         self._orders.clear()
         self._subjects.clear()
-        loud(self._levels)
 
     def _leave(self) -> None:
         with suppress(Exception):  # it may be gone
@@ -167,8 +143,7 @@ class Cluster:
                 futures = [future for order in self._orders.values() for future in (order.product, *order.measured)]
                 self._client.cancel(futures, force=True)
                 self._client.run(close, self._setup.session, on_error="ignore")
-        with suppress(Exception):
-            self._client.close(timeout=ENDING)
+        super()._leave()
 
     # --- the cluster ----------------------------------------------------------------------------------------------
 
@@ -215,7 +190,7 @@ class Cluster:
         from distributed import KilledWorker
 
         try:
-            measurement: Measurement = future.result(timeout=CONNECTING)
+            measurement: Measurement = future.result(timeout=dask_client.CONNECTING)
         except KilledWorker as error:
             return Measurement("crashed", f"{error.allowed_failures + 1} workers have ended while they worked on it")
         except Unmeasurable as error:
@@ -241,7 +216,7 @@ class Cluster:
 
     def _workers(self) -> dict[str, dict[str, Any]]:
         """Those that are there. Raises Unmeasurable where the scheduler is not."""
-        until = time.monotonic() + CONNECTING
+        until = time.monotonic() + dask_client.CONNECTING
         while not self._connected():  # it tries to be
             if time.monotonic() >= until or self._client.status == "closed":
                 raise self._lost(ConnectionError("the scheduler is gone"))
@@ -291,17 +266,3 @@ class Cluster:
         self._say(
             f"no worker measures ({resource_of(self.target)}); one is waited for, {WAITED - now + since:.0f} s at most"
         )
-
-
-def quiet() -> dict[str, int]:
-    """What Dask logs of connections is said in sentences here. The levels that its loggers had."""
-    names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] == "distributed"]
-    levels = {name: logging.getLogger(name).level for name in names}
-    for name in names:
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    return levels
-
-
-def loud(levels: dict[str, int]) -> None:
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)

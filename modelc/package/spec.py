@@ -119,6 +119,11 @@ class Step:
     error_bound: float = 0.0
     checks: tuple[RangeCheck, ...] = ()
 
+    @property
+    def task(self) -> str:
+        """The hash of the Task that its kernel, PREFIX_k_HASH or PREFIX_k_HASH_1, is of."""
+        return self.symbol.rpartition("k_")[2].partition("_")[0]
+
 
 @dataclass(frozen=True)
 class Rolled:

@@ -106,7 +106,7 @@ def _changes(pair: tuple[Step, Step], choices: Sequence[Mapping[str, Any]]) -> I
         before, after = (getattr(step, name) for step in pair)
         if before != after:
             yield {"what": name, "before": before, "after": after}
-    hashes = [step.symbol.removeprefix("k_") for step in pair]
+    hashes = [step.task for step in pair]
     if hashes[0] != hashes[1]:
         yield {"what": "task", "before": hashes[0], "after": hashes[1]}
     candidates = [chosen.get("tasks", {}).get(key) for chosen, key in zip(choices, hashes, strict=True)]

@@ -27,7 +27,7 @@ from modelc.build.command import build
 from modelc.build.summary import schema
 from modelc.cli import main
 from modelc.database import Database
-from modelc.measure import cluster
+from modelc.measure import dask_client
 
 TARGET = host_target().name
 
@@ -233,7 +233,7 @@ def test_whatever_kills_it_what_was_made_is_kept(tmp_path: Path) -> None:
 @pytest.fixture
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
     pytest.importorskip("distributed", reason="distributed is not installed: pip install modelc[cluster]")
-    monkeypatch.setattr(cluster, "CONNECTING", 30.0)  # this machine may be busy
+    monkeypatch.setattr(dask_client, "CONNECTING", 30.0)  # this machine may be busy
     monkeypatch.setattr(build_cluster, "CONNECTING", 30.0)
     (tmp_path / "dask").mkdir()
     started = Processes(tmp_path / "dask")

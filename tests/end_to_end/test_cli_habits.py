@@ -19,7 +19,9 @@ from modelc.cli import group, main
 from modelc.cli.examples import EXAMPLES
 from modelc.cli.output import Voice
 from modelc.compile import doctor
+from modelc.compile.explain import PLAIN, explained
 from modelc.errors import ToolchainError
+from modelc.package import read_package
 
 
 def ended(*arguments: object) -> int:
@@ -131,6 +133,14 @@ def test_compile_ends_beside_onnx_runtime_and_says_why(monkeypatch: pytest.Monke
     assert "float32: precision f32" in said and "by estimate" in said
     assert ended("compile", small.model(), *flags, "--no-bench", "--no-verify", "--json") == 0
     assert json.loads(capsys.readouterr().out)["beside_ort"] is None
+
+
+def test_why_a_kernel_is_as_it_is_names_the_rules_of_its_schedule() -> None:
+    tasks = json.loads((small.package() / "choices.json").read_text())["tasks"]
+    steps = read_package(small.package()).manifest.variants[0].steps
+    assert {step.task for step in steps} <= tasks.keys() and steps
+    ruled = [k for k, step in enumerate(steps) if any(s["rule"] not in PLAIN for s in tasks[step.task]["stages"])]
+    assert ruled and all("direct" not in explained(small.package())[k].algorithm for k in ruled)
 
 
 def test_a_short_look_beside_onnx_runtime() -> None:

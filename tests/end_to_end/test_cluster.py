@@ -16,7 +16,7 @@ from three_ways import host_target, started
 from modelc.cli import main
 from modelc.database import Database, code_version
 from modelc.errors import ConfigError, MeasureError, Unmeasurable
-from modelc.measure import Cluster, Where, cluster
+from modelc.measure import Cluster, Where, cluster, dask_client
 from modelc.target import Target, load_target
 from modelc.tune import command
 
@@ -25,7 +25,7 @@ pytest.importorskip("distributed", reason="distributed is not installed: pip ins
 
 @pytest.fixture
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
-    monkeypatch.setattr(cluster, "CONNECTING", 30.0)  # this machine may be busy
+    monkeypatch.setattr(dask_client, "CONNECTING", 30.0)  # this machine may be busy
     (tmp_path / "dask").mkdir()
     found = Processes(tmp_path / "dask")
     try:
@@ -102,11 +102,11 @@ def test_what_a_cluster_lacks_is_a_sentence(processes: Processes, monkeypatch: p
         with pytest.raises(Unmeasurable, match=r"nobody at tcp://.* has board-.* since 0.5 s"):
             found.measure(found.subject(CONV, 1 << 18), several(2))
         assert "no worker measures" in said[0]
-        monkeypatch.setattr(cluster, "CONNECTING", 0.5)
+        monkeypatch.setattr(dask_client, "CONNECTING", 0.5)
         processes.all[0].kill()
         with pytest.raises(MeasureError, match="does no work any more"):
             list(found.results())
-    monkeypatch.setattr(cluster, "CONNECTING", 0.5)
+    monkeypatch.setattr(dask_client, "CONNECTING", 0.5)
     with (
         pytest.raises(Unmeasurable, match=f"there is no Dask scheduler at {processes.address}: .*; start one by"),
         used(),

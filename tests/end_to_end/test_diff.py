@@ -14,6 +14,7 @@ from three_ways import host_target
 import modelc
 from modelc.cli import main
 from modelc.compile.config import load_config
+from modelc.package import read_package
 from modelc.verify import slower as judging
 from modelc.verify.diff import diff
 from modelc.verify.slower import Slower
@@ -46,6 +47,15 @@ def test_what_changed(pair: tuple[Path, Path], capsys) -> None:
     assert not seen["same"] and not seen["timed"] and seen["facts"]["config.layout.search"] == [True, False]
     changes = {change["what"] for row in seen["kernels"] for change in row["changes"]}
     assert "task" in changes or any(what.startswith("schedule.") for what in changes) or seen["layouts"]
+
+
+def test_a_package_with_other_names_has_the_same_kernels(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    given = {"target": host_target(), "database": False, "verify": False, "shapes": [{"x": (1, 3, 20, 20)}]}
+    modelc.compile(pair[0].parent / "net.onnx", output=tmp_path / "p.modelc", prefix="mk_other", **given)
+    steps = read_package(tmp_path / "p.modelc").manifest.variants[0].steps
+    assert steps and all(step.symbol.startswith("mk_other_k_") for step in steps)
+    seen = diff(pair[0], tmp_path / "p.modelc", times=False)
+    assert seen["kernels"] == seen["layouts"] == []
 
 
 def test_a_package_is_the_same_as_itself(pair: tuple[Path, Path], capsys) -> None:

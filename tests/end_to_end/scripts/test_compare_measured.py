@@ -9,7 +9,7 @@ from typing import Any
 
 import compare_measured
 import pytest
-from compare_measured import Compared, summary, task_of
+from compare_measured import Compared, summary
 from small_network import write_small_network
 
 from modelc.measure import Effort
@@ -31,8 +31,3 @@ def test_what_is_twice_as_slow_by_itself_is_said() -> None:
     assert summary("n", twice).endswith("take 2.000 of their time in the network, the median one 2.000; spread 0.000")
     apart = [Compared("a", 100.0, 200.0), Compared("b", 100.0, 50.0)]
     assert summary("n", apart).endswith("take 1.250 of their time in the network, the median one 1.250; spread 0.693")
-
-
-@pytest.mark.parametrize("symbol", ["k_05341370ce2c68aa", "k_05341370ce2c68aa_1"])
-def test_a_function_says_its_task(symbol: str) -> None:
-    assert task_of(symbol) == "05341370ce2c68aa"
