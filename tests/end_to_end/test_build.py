@@ -22,7 +22,6 @@ from small_model import save
 from three_ways import host_target
 
 from modelc import runtime
-from modelc.build import cluster as build_cluster
 from modelc.build.command import build
 from modelc.build.summary import schema
 from modelc.cli import main
@@ -234,7 +233,6 @@ def test_whatever_kills_it_what_was_made_is_kept(tmp_path: Path) -> None:
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
     pytest.importorskip("distributed", reason="distributed is not installed: pip install modelc[cluster]")
     monkeypatch.setattr(dask_client, "CONNECTING", 30.0)  # this machine may be busy
-    monkeypatch.setattr(build_cluster, "CONNECTING", 30.0)
     (tmp_path / "dask").mkdir()
     started = Processes(tmp_path / "dask")
     try:
