@@ -35,14 +35,7 @@ import numpy as np
 import paths
 import yaml
 from kept_rows import MODELS
-from rich.table import Table
-from space_tasks import Found, model_file, tasks_of
-
-from modelc import __version__
-from modelc.cli.terminal import err, out
-from modelc.measure import Measurer
-from modelc.policy import Policy
-from modelc.space.measured import (
+from measured_schedules import (
     KEY_DIGITS,
     MeasuredPoint,
     MeasuredTask,
@@ -52,6 +45,13 @@ from modelc.space.measured import (
     priced,
     read_measurements,
 )
+from rich.table import Table
+from space_tasks import Found, model_file, tasks_of
+
+from modelc import __version__
+from modelc.cli.terminal import err, out
+from modelc.measure import Measurer
+from modelc.policy import Policy
 from modelc.target import CostParameters, Target, load_target
 from modelc.tune.search.population import Space
 

@@ -76,13 +76,11 @@ class _Tensor(ctypes.Structure):
     ]
 
 
+_I32, _P = ctypes.c_int32, ctypes.c_void_p
+
+
 class _Options(ctypes.Structure):
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("threads", ctypes.c_int32),
-        ("check", ctypes.c_int32),
-        ("seed", ctypes.c_uint64),
-    ]
+    _fields_ = [("size", ctypes.c_size_t), ("threads", _I32), ("check", _I32), ("seed", ctypes.c_uint64)]
 
 
 class _Profile(ctypes.Structure):
@@ -93,9 +91,6 @@ class _Profile(ctypes.Structure):
         ("flops", ctypes.c_double),
         ("bytes", ctypes.c_double),
     ]
-
-
-_I32, _P = ctypes.c_int32, ctypes.c_void_p
 
 
 class Frame(ctypes.Structure):

@@ -6,10 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from three_ways import task_of
-
-from modelc.policy import Policy
-from modelc.space.measured import (
+from measured_schedules import (
     MeasuredPoint,
     MeasuredTask,
     Measurements,
@@ -18,6 +15,9 @@ from modelc.space.measured import (
     priced,
     read_measurements,
 )
+from three_ways import task_of
+
+from modelc.policy import Policy
 from modelc.target import Target, load_target
 from modelc.target.section import targets_folder
 
