@@ -61,8 +61,13 @@ def test_one_statement_of_a_kernel_is_changed(windows: Subject) -> None:
     assert {change.kind for _, change in listed} >= {*KINDS}
     for nest, change in listed[:: len(listed) // 50]:
         before, after = (show_nest(x).splitlines() for x in (nest, changed(nest, change)))
-        differing = sum(a != b for a, b in zip(before, after, strict=False))
-        assert len(before) == len(after) and differing == 1, (change.kind, change.about)
+        if len(before) > len(after):  # the condition was the only one: its line is gone, and what was inside moves out
+            before, after = ([line.strip() for line in lines] for lines in (before, after))
+            gone = next(k for k, line in enumerate(before) if k == len(after) or line != after[k])
+            assert change.kind == "mask" and [*before[:gone], *before[gone + 1 :]] == after, change.about
+            continue
+        differing = sum(a != b for a, b in zip(before, after, strict=True))
+        assert differing == 1, (change.kind, change.about)
 
 
 def test_what_a_wrong_package_is_off_by(asked: Asked, windows: Subject, tmp_path: Path) -> None:

@@ -29,7 +29,16 @@ from modelc.target.native import build_probe
 from modelc.verify.engine import NAMES, Engine
 
 PYTHONS = ("json.py", "numpy.py", "modelc.py", "onnx.py", "tvm.py", "runpy.py", "pickle.py", "ziglang.py")
-VERBS_RUN = {"compile", "tune", "verify", "bench", "profile", "run", "inspect", "reduce", "targets", "database"}
+VERBS_RUN = {
+    *("compile", "tune", "verify", "bench", "profile", "run", "inspect", "reduce", "targets", "database"),
+    *("build", "diff", "report", "doctor", "help"),
+}
+MATRIX = """\
+schema: 1
+targets: [native]
+models:
+  net: {{path: {model}, shapes: [{{x: [1, 3, 20, 24]}}]}}
+"""
 SHAPE = ("--shape", "x=1,3,20,24")
 
 
@@ -101,6 +110,12 @@ def test_no_verb_executes_it(marker: Path, tmp_path: Path) -> None:
     modelc("targets", "probe", "-o", "here.yaml")
     modelc("targets", "check", "here.yaml")
     modelc("database", "show", "--tasks")
+    Path("modelc.yaml").write_text(MATRIX.format(model=small.model()))
+    modelc("build", "--cache", "kept", "--no-database")
+    modelc("diff", "p", "t", "--no-times")
+    modelc("report", "p", "-o", "p.html")
+    modelc("doctor")
+    modelc("help", "compile")
     assert verbs - {"--version"} == VERBS_RUN == {verb.name for verb in VERBS}
 
 
