@@ -3,6 +3,7 @@
     python scripts/cost.py collect FILE.jsonl [--networks NAME ...] [--minutes 30] [--models DIR] [--machine NAME]
     python scripts/cost.py check [FILE.jsonl ...] [--record]
     python scripts/cost.py fit FILE.jsonl [--rounds 1] [--held-out NETWORK ...]
+    python scripts/cost.py forest FILE.jsonl [--rounds 60] [--depth 4] [--folds 7] [--seed 0]
 
 `collect` measures points of every Sketch of the Tasks of networks (NAME.onnx in DIR) on this machine: on one core, by
 turns with one of them, constants as cold as among all of the network's; the points that construction takes, where
@@ -15,6 +16,9 @@ writes it to FILE.regret.json, which a test holds the price to.
 
 `fit` fits coefficients of the price to measurements, from their defaults on, and prints what changes as YAML: the
 section `cost` of a target or of a family. Networks that are held out say what the fit is worth where it has not looked.
+
+`forest` corrects the price by trees (the learned cost of `tune`) that have seen other networks alone, and prints the
+regret of both, and the trees' size.
 """
 
 from __future__ import annotations
@@ -52,7 +56,10 @@ from modelc import __version__
 from modelc.cli.terminal import err, out
 from modelc.measure import Measurer
 from modelc.policy import Policy
+from modelc.space.cost.terms import features
 from modelc.target import CostParameters, Target, load_target
+from modelc.tune.search.learned import Example, knobs_of
+from modelc.tune.search.learned import fit as fit_trees
 from modelc.tune.search.population import Space
 
 FOLDER = paths.ROOT / "targets/cost"
@@ -273,6 +280,44 @@ def fit(options: argparse.Namespace) -> None:
     out.print(yaml.safe_dump({"cost": changed}, sort_keys=False), markup=False, end="")
 
 
+def examples_of(measured: MeasuredTask, target: Target) -> list[Example]:
+    """The points of a Task as trees learn from them."""
+    task, examples = priced(measured, target, Policy(), check=False), []
+    for number, point, microseconds in zip(task.numbers, task.points, task.microseconds, strict=True):
+        sketch, row = task.sketches[number], point[None, :]
+        shares, price = features(sketch.work(row, 1), target.cost)[0], float(sketch.estimate(row, 1)[0])
+        examples.append(Example(task.name, shares, knobs_of(sketch, point), price, 1e-6 * float(microseconds)))
+    return examples
+
+
+def forest(options: argparse.Namespace) -> None:
+    measurements = read_measurements(options.file)
+    networks = sorted({task.name.partition(":")[0] for task in measurements.tasks})
+    np.random.default_rng(options.seed).shuffle(networks)
+    regrets, bytes_of_trees = defaultdict[str, list[float]](list), 0
+    for fold in range(options.folds):
+        parts: tuple[list[Example], list[list[Example]]] = ([], [])
+        for task in measurements.tasks:
+            examples = examples_of(task, measurements.target)
+            if networks.index(task.name.partition(":")[0]) % options.folds == fold:
+                parts[1].append(examples)
+            else:
+                parts[0].extend(examples)
+        trees = fit_trees(parts[0], options.seed, options.rounds, options.depth)
+        bytes_of_trees = max(bytes_of_trees, len(trees.trees.save_raw("ubj")))
+        for examples in parts[1]:
+            times = np.array([example.seconds for example in examples])
+            taken = {
+                "price": np.argmin([example.estimated for example in examples]),
+                "trees": np.argmax(trees.scores(examples)),
+            }
+            for name, place in taken.items():
+                regrets[name].append(float(times[place] / times.min()))
+    for name, own in regrets.items():
+        out.print(f"{name}: regret {geometric_mean(own):.4f} on {len(own)} Tasks of networks held out")
+    out.print(f"{options.rounds} trees of depth {options.depth}: {bytes_of_trees} bytes")
+
+
 def main() -> None:
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -298,6 +343,13 @@ def main() -> None:
     fitting.add_argument("--rounds", type=int, default=1)
     fitting.add_argument("--held-out", nargs="*", default=(), metavar="NETWORK")
     fitting.set_defaults(run=fit)
+    learning = verbs.add_parser("forest")
+    learning.add_argument("file", type=Path)
+    learning.add_argument("--rounds", type=int, default=60)
+    learning.add_argument("--depth", type=int, default=4)
+    learning.add_argument("--folds", type=int, default=7)
+    learning.add_argument("--seed", type=int, default=0)
+    learning.set_defaults(run=forest)
     options = parser.parse_args()
     options.run(options)
 

@@ -207,15 +207,15 @@ def test_few_samples_leave_doubt() -> None:
 def test_knobs_have_names_that_tasks_share() -> None:
     space = space_of(PRODUCT)
     (one,) = explored(space, 1)
-    (found,) = described(space, [one])
+    (example,) = described(space, [one])
     values = one.sketch.values(one.point)
-    assert found is not None and found.knobs[f"kind {one.sketch.kind}"] == 1.0
+    assert example.numbers.shape == (len(FEATURES),) and example.knobs[f"kind {one.sketch.kind}"] == 1.0
     assert any(isinstance(v, str) for v in values.values()) and any(not isinstance(v, str) for v in values.values())
     for name, value in values.items():
         if isinstance(value, str):
-            assert found.knobs[f"{name} {value}"] == 1.0
+            assert example.knobs[f"{name} {value}"] == 1.0
         else:
-            assert found.knobs[name] == pytest.approx(np.log2(1 + value))
+            assert example.knobs[name] == pytest.approx(np.log2(1 + value))
 
 
 @needs_xgboost

@@ -3,6 +3,7 @@ Task, be it as it is or as a rule proposes it, are priced alike."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from modelc.space.cost.terms import FEATURES, TERMS, features, seconds, terms
 from modelc.space.cost.work import SOURCES, Work
 from modelc.space.rules import derivation
 from modelc.space.rules.rule import Rule
+from modelc.space.sketch import Sketch, Value
 from modelc.space.sketches.listing import families
 from modelc.target import CostParameters, list_targets, load_target
 from modelc.target.family import family_of, priced_as_another
@@ -101,3 +103,20 @@ def test_a_target_says_what_is_not_as_in_its_family() -> None:
     assert "cost" not in target.to_yaml()
     other = replace(target, cost=replace(target.cost, load_cycles=0.3))
     assert "load_cycles: 0.3" in other.to_yaml() and parse_target(other.to_yaml(), "other").cost == other.cost
+
+
+def test_winograds_kernel_is_read_again_for_what_it_does_not_move_with() -> None:
+    """Products of three-dimensional windows: a loop over depths outside the points' goes through the whole kernel for
+    each depth, and one order of panels and rows has all depths inside."""
+    task = task_of("Conv", {"pads": [1] * 6}, [(1, 256, 4, 14, 14), (256, 256, 3, 3, 3)], consts=(1,)).canonical()
+    target = replace(load_target("x86-64-v3"), cores=2, cold_bytes=1 << 28)
+    (sketch,) = (s for s in families(task, target, Policy())[0] if s.name == "F(7, 3) by points")
+    values = dict(sketch.values(sketch.start()))
+    loops = next(knob.values for knob in sketch.all_knobs() if knob.name == "multiplying")
+    prices = {loop: _price(sketch, {**values, "multiplying": loop, "order": "panels"}) for loop in loops}
+    assert {"d0", "e0"} <= prices.keys() and prices["d0"] > 1.5 * prices["e0"]
+    assert _price(sketch, {**values, "order": "rows"}) > 1.1 * _price(sketch, {**values, "order": "panels"})
+
+
+def _price(sketch: Sketch, values: Mapping[str, Value]) -> float:
+    return float(sketch.estimate(sketch.point(values)[None, :], 1)[0])

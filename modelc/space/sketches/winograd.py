@@ -353,7 +353,7 @@ class Winograd(Products):
         memory while this goes on."""
         roles = self.roles
         rows, vectors, chunk = self.register_rows(points), self.column(points, "vectors"), self.column(points, "chunk")
-        tilings = Tilings(rows, vectors, chunk, self.index(points, "order") == 1)
+        tilings = Tilings(rows, vectors, chunk, self.index(points, "order") == 1, *self.passes(points, vectors))
         even, owner = np.full(len(points), 1 / cores), self.shares(points, "parallel", cores)
         before = owner if self.shape is Shape.ROWS else even
         within = self.shares(points, "multiplying", cores) if self.shape is Shape.POINTS else owner
@@ -384,6 +384,21 @@ class Winograd(Products):
             phases=float(PHASES[self.shape]),
             forks=float(cores > 1),
         )
+
+    def passes(self, points: Points, vectors: Ints) -> tuple[Ints, Ints, Ints]:
+        """Of loops outside the products' tiles [P each]: iterations of those inside the kernel's that it does not move
+        with; how often the whole kernel is gone through, and how often all tiles are: for each iteration of the loop
+        that goes to threads, which is outermost, where it is one that these do not move with."""
+        ones = np.ones_like(vectors)
+        if self.shape is not Shape.POINTS:
+            return ones, ones, ones
+        ranges, (_, still), panel = self.roles.product.ranges, self.outside(), Loop(self.roles.vector, 0)
+        loops, chosen = self.loops_of("multiplying"), self.index(points, "multiplying")
+        kernel_passes = np.array([ranges[loop.iterator] if loop in still else 1 for loop in loops if loop])[chosen]
+        beside = prod(ranges[loop.iterator] for loop in still) // kernel_passes
+        panels = -(-ranges[self.roles.vector] // (vectors * self.lanes))
+        tile_passes = np.where(np.array([loop == panel for loop in loops])[chosen], panels, ones)
+        return beside, kernel_passes, tile_passes
 
     def transform_cycles(self, rows: Matrix, columns: Matrix) -> float:
         """Cycles of a vector of tiles that `rows` transforms and, what comes of it, `columns`."""

@@ -28,6 +28,9 @@ class Tilings:
     vectors: Ints  # [P]
     chunk: Ints  # [P] rows of tiles
     by_rows: Bools  # [P] panels are streamed past rows
+    beside: Ints  # [P] iterations of loops outside rows of tiles that the kernel does not move with, inside its own
+    kernel_passes: Ints  # [P] times that products go through the whole kernel: such a loop is outermost
+    tile_passes: Ints  # [P] times that they go through all tiles: the loop over panels is outermost
 
 
 @dataclass(frozen=True)
@@ -113,8 +116,9 @@ def traffic(roles: Roles, gemm: Tiled, shape: Shape, tilings: Tilings, cores: in
         scattered = tiles * (tiles > room) + products * (results > room)
         held = phases_touch + threads * results <= room_between
     else:
-        read, moved, reread = tiles * (tiles > room), products * (products > room), zero
-        scattered, held = read + moved, phases_touch + products <= room_between
+        written, moved = tiles * (tiles > room), products * (products > room)
+        read, reread = written * tilings.tile_passes, np.float64(kernel) * (tilings.kernel_passes - 1)
+        scattered, held = written + moved, phases_touch + products <= room_between
     demanded = zero if shape is Shape.POINTS else read  # there the products of a point read its tiles one by one
     taps, points = prod(len(m.kernel[0]) for m in roles.matrices), prod(len(m.kernel) for m in roles.matrices)
     more = kernel - kernel * taps // points
@@ -129,9 +133,8 @@ def _panels_again(roles: Roles, gemm: Tiled, tilings: Tilings) -> tuple[Floats, 
     slab = depth * ranges[roles.vector]
     extents = [np.full(len(tilings.chunk), ranges[n]) for n in gemm.inside]
     extents = [tilings.chunk if n == roles.th else x for n, x in zip(gemm.inside, extents, strict=True)]
-    ones = [np.ones(len(tilings.chunk))]
-    rows = np.prod(np.stack([*ones, *extents]), axis=0)
-    tiles = np.prod(np.stack([*ones, *(-(-x // r) for x, r in zip(extents, tilings.rows.T, strict=True))]), axis=0)
+    counts = [-(-x // r) for x, r in zip(extents, tilings.rows.T, strict=True)]
+    rows, tiles = (np.prod(np.stack([tilings.beside, *own]), axis=0, dtype=np.float64) for own in (extents, counts))
     panels = -(-ranges[roles.vector] // (tilings.vectors * roles.lanes))
     near = roles.target.caches[0].bytes // 2
     again = slab * (tiles - 1) * (slab > near) - depth * rows * (panels - 1) * (depth * rows > near)

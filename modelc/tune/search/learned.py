@@ -2,11 +2,11 @@
 
     score = best seconds of the Task / (estimated seconds * what estimates of the Task are off by) * exp(trees)
 
-A score is a throughput over the best of its Task. The trees are asked about the innermost statements of the Nest
-(features.py), the terms of the estimate, and the knobs of the point: what a knob does that no feature sees
-(prefetching, the order of loops that touch the same) is learned by its name, from all Tasks whose Sketches have it.
-They are fitted to logarithms, for it is ratios of times that schedules of unlike Tasks have in common; the loss is
-weighted by throughput:
+A score is a throughput over the best of its Task. The trees are asked about the Work of a schedule, as shares of its
+price (cost/terms.py), and about the knobs of the point: what a knob does that no term sees is learned by its name, from
+all Tasks whose Sketches have it. Ansor's features of innermost statements (appendix B) add nothing to these:
+docs/tune.md has the figures. The trees are fitted to logarithms, for it is ratios of times that schedules of unlike
+Tasks have in common; the loss is weighted by throughput:
 
     sum of throughput * (log(score) - log(throughput))^2
 
@@ -26,11 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from modelc.errors import InvalidIR
-from modelc.ir.candidate import Candidate
-from modelc.space.cost.terms import FEATURES
-from modelc.space.nest.build import nest_of
-from modelc.tune.search.features import NAMES, features
+from modelc.space.sketch import Points, Sketch
 from modelc.tune.search.population import Individual, Space
 from modelc.tune.search.ranking import Floats, Ints, pairs_of
 
@@ -46,14 +42,13 @@ MOST = 2000  # examples that are learned from: the latest
 JUDGED = 600  # of them that it is judged by
 FOLDS = 3  # parts of these: each is ranked by a model of the others
 PAIRS = 200  # of examples of one Task, below which nothing can be compared
-REMEMBERED = 1024  # schedules of a Task whose features are kept, some 3 kB each
 BETTER = 0.01  # of the pairs, that more have to be ranked right: chance does less than that
 
 
 @dataclass(frozen=True)
 class Example:
-    """One schedule: of which Task (its hash), what its Nest does [COLUMNS], its knobs by name, the seconds that are
-    estimated and those that were measured (0: not yet), with what relative standard error."""
+    """One schedule: of which Task (its hash), the shares of its price [FEATURES], its knobs by name, the seconds that
+    are estimated and those that were measured (0: not yet), with what relative standard error."""
 
     task: str
     numbers: Floats
@@ -63,53 +58,21 @@ class Example:
     noise: float = 0.0
 
 
-COLUMNS = (*NAMES, *FEATURES)
-
-
-def described(space: Space, individuals: Sequence[Individual]) -> list[Example | None]:
-    """Schedules that are not measured yet; None for one that has no Nest, or whose Nest does nothing. The Space keeps
-    what is found: evolution comes back to the same points, and those that are measured have been scored before."""
-    if len(space.described) > REMEMBERED:
-        space.described.clear()
-        space.touched.clear()
-    keys = [space.row(individual).tobytes() for individual in individuals]
-    new = {key: individual for key, individual in zip(keys, individuals, strict=True) if key not in space.described}
-    space.described.update(zip(new, _described(space, list(new.values())), strict=True))
-    return [space.described[key] for key in keys]
-
-
-def _described(space: Space, individuals: Sequence[Individual]) -> list[Example | None]:
+def described(space: Space, individuals: Sequence[Individual]) -> list[Example]:
+    """Schedules that are not measured yet."""
     if not individuals:
         return []
     rows = np.stack([space.row(individual) for individual in individuals])
-    estimated, terms = space.estimate(rows), space.features(rows)
-    examples: list[Example | None] = []
-    for individual, seconds, own in zip(individuals, estimated, terms, strict=True):
-        candidate = individual.candidate.without_prefetch()
-        if candidate not in space.touched:
-            space.touched[candidate] = _features(space, individual, candidate)
-        numbers = space.touched[candidate]
-        columns = None if numbers is None else np.concatenate([numbers, own])
-        examples.append(
-            None if columns is None else Example(space.task.hash, columns, knobs_of(individual), float(seconds))
-        )
-    return examples
+    return [
+        Example(space.task.hash, numbers, knobs_of(individual.sketch, individual.point), float(seconds))
+        for individual, seconds, numbers in zip(individuals, space.estimate(rows), space.features(rows), strict=True)
+    ]
 
 
-def _features(space: Space, individual: Individual, candidate: Candidate) -> Floats | None:
-    """Of the Nest of an individual by its Candidate without prefetches, of which no feature says anything."""
-    line = space.target.caches[0].line
-    try:
-        nest = nest_of(space.derived(individual), candidate, line)
-    except InvalidIR:
-        return None
-    return features(nest, frozenset(space.task.constants), line)
-
-
-def knobs_of(individual: Individual) -> dict[str, float]:
+def knobs_of(sketch: Sketch, point: Points) -> dict[str, float]:
     """The knobs of a point, and its Sketch: whole numbers as log2(1 + x), 1 for what is said in words."""
-    values = individual.sketch.values(individual.point)
-    words = [f"kind {individual.sketch.kind}", f"sketch {individual.sketch.name}"]
+    values = sketch.values(point)
+    words = [f"kind {sketch.kind}", f"sketch {sketch.name}"]
     words += [f"{name} {value}" for name, value in values.items() if isinstance(value, str)]
     return dict.fromkeys(words, 1.0) | {n: log2(1.0 + v) for n, v in values.items() if not isinstance(v, str)}
 
@@ -184,8 +147,8 @@ class Fitted:
         return np.asarray(scores / np.array([best[example.task] for example in examples]), np.float64)
 
 
-def fit(examples: Sequence[Example], seed: int = 0) -> Fitted:
-    """Equal examples and seeds give equal scores."""
+def fit(examples: Sequence[Example], seed: int = 0, rounds: int = ROUNDS, depth: int = DEPTH) -> Fitted:
+    """`rounds` trees of at most `depth`. Equal examples and seeds give equal scores."""
     import xgboost
 
     task_scales = scales(examples)
@@ -196,7 +159,7 @@ def fit(examples: Sequence[Example], seed: int = 0) -> Fitted:
     options = {
         "objective": "reg:squarederror",
         "tree_method": "hist",
-        "max_depth": DEPTH,
+        "max_depth": depth,
         "eta": RATE,
         "max_bin": BINS,
         "subsample": DRAWN,
@@ -207,11 +170,11 @@ def fit(examples: Sequence[Example], seed: int = 0) -> Fitted:
         "seed": seed,
         "verbosity": 0,
     }
-    return Fitted(xgboost.train(options, matrix, ROUNDS), names, task_scales)
+    return Fitted(xgboost.train(options, matrix, rounds), names, task_scales)
 
 
 def _matrix(examples: Sequence[Example], names: Sequence[str]) -> Any:
-    """What the trees are asked about: COLUMNS, the estimate, and the knobs `names`, missing where a point has none."""
+    """What the trees are asked about: FEATURES, the estimate, and the knobs `names`, missing where a point has none."""
     import xgboost
 
     rows = np.stack([example.numbers for example in examples])
@@ -242,8 +205,8 @@ class LearnedCost:
     _learned: int = 0  # examples when it last was
 
     def add(self, space: Space, measured: Sequence[tuple[Individual, float]]) -> None:
-        """Takes seconds that were measured; learns when there are enough more of them. Describing takes longer than
-        learning: what is never learned from is never described."""
+        """Takes seconds that were measured; learns when there are enough more of them. What is never learned from is
+        never described."""
         self._waiting = [*self._waiting, *((space, individual, seconds) for individual, seconds in measured)][-MOST:]
         if self.count + len(self._waiting) >= max(LEAST, GROWN * self._learned):
             self._describe()
@@ -257,7 +220,7 @@ class LearnedCost:
             pairs = zip(
                 described(space, [individual for _, individual, _ in batch]), (s for *_, s in batch), strict=True
             )
-            self._keep([replace(example, seconds=seconds) for example, seconds in pairs if example is not None])
+            self._keep([replace(example, seconds=seconds) for example, seconds in pairs])
 
     def begin(self, examples: Sequence[Example]) -> None:
         """Learns from what was measured of other Tasks, if that helps with Tasks that it has not seen."""
@@ -279,14 +242,10 @@ class LearnedCost:
         self.fitted = fit(self.examples, self.seed) if better else None
 
     def scores(self, space: Space, individuals: Sequence[Individual]) -> Floats | None:
-        """The higher the better [P], -inf for what is no schedule; None while the analytic cost is used."""
+        """The higher the better [P]; None while the analytic cost is used."""
         if self.fitted is None or not individuals:
             return None
-        examples = described(space, individuals)
-        result = np.full(len(individuals), -np.inf)
-        good = [example for example in examples if example is not None]
-        result[[example is not None for example in examples]] = self.fitted.scores(good)
-        return result
+        return self.fitted.scores(described(space, individuals))
 
 
 def available() -> bool:

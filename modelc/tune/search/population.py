@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from modelc.ir.block import Task
-from modelc.ir.candidate import Candidate, Stage
+from modelc.ir.candidate import Candidate
 from modelc.policy import Policy
 from modelc.space.choose import DEFAULT, KEPT
 from modelc.space.construct import constructed
 from modelc.space.cost.terms import FEATURES, features
-from modelc.space.rules.derivation import derive
 from modelc.space.sketch import Bools, Floats, Points, Sketch
 from modelc.space.sketches.listing import families
 from modelc.target import Target
@@ -49,9 +47,6 @@ class Space:
         groups = families(task, target, policy) if listed is None else listed
         self.sketches = tuple(s for group in groups for s in group)
         self._constructed: dict[tuple[int, int], Points] = {}  # by cores and seed
-        self._derived: dict[tuple[Stage, ...], Task] = {}
-        self.described: dict[bytes, Any] = {}  # by the row: what a learned cost knows of a schedule (learned.py)
-        self.touched: dict[Candidate, Floats | None] = {}  # by Candidates without prefetches: features of their Nests
         self.widths = np.array([len(s.knobs) for s in self.sketches], np.int64)
         self.sizes = np.ones((len(self.sketches), max(1, *self.widths)), np.int64)
         for number, sketch in enumerate(self.sketches):
@@ -129,13 +124,6 @@ class Space:
         """The schedule that a legal row describes."""
         sketch, point = self.sketches[row[0]], self.points(row[0], row[None, :])[0]
         return Individual(sketch, point, sketch.candidate(point))
-
-    def derived(self, individual: Individual) -> Task:
-        """The Task after the stages of an individual's Candidate. Sketches have few of these, so they are kept."""
-        stages = individual.candidate.stages
-        if stages not in self._derived:
-            self._derived[stages] = derive(self.task, stages)
-        return self._derived[stages]
 
     def row(self, individual: Individual) -> Points:
         """The row of an individual of this space."""

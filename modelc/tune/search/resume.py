@@ -119,7 +119,7 @@ def examples_of(space: Space, records: Sequence[Record], most: int | None = None
     points = [(individual, m) for individual, m in taken if individual is not None]
     examples = described(space, [individual for individual, _ in points])
     pairs = zip(examples, points, strict=True)
-    result = [replace(example, seconds=m.relative, noise=m.doubt) for example, (_, m) in pairs if example is not None]
+    result = [replace(example, seconds=m.relative, noise=m.doubt) for example, (_, m) in pairs]
     return result if len(result) >= COMPARED else []
 
 
