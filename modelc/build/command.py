@@ -237,6 +237,7 @@ class _Building:
             "precision": row.cell.precision,
             "config": model.config,
             "fixed": dict(model.fixed),
+            "form": dict(model.form),
             "inputs": None if model.inputs is None else str(model.inputs.resolve()),
             "choices": None if model.choices is None else str(model.choices.resolve()),
             "database": given if isinstance(given := self.request.database, bool) else str(given),

@@ -65,6 +65,7 @@ def key_of(cell: Cell, files: ModelFiles, target: Target) -> str:
         "given": [model.inputs is not None, model.choices is not None],
         "config": config.to_json(),
         "precision": cell.precision,
+        "form": dict(model.form),
         "target": [target.key, target.to_yaml()],
         "intrinsics": {str(k): _digest(Path(file)) for k, file in enumerate(_intrinsic_files(target))},
         "unverified": not model.gates.verified,

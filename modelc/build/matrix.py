@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from modelc.errors import ConfigError
+from modelc.compile.limits import Limits
+from modelc.compile.request import CompileRequest
+from modelc.errors import ConfigError, ModelcError
 from modelc.target import strict_yaml
 from modelc.target.section import shown
 
@@ -24,6 +26,7 @@ MAX_FILE = 1 << 20
 MOST_SAID = 40  # mistakes of one file
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 NAME = "modelc.yaml"
+PARTS = ("params", "arena", "library")  # of a package that have a size
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Model:
     inputs: Path | None
     choices: Path | None
     config: str | None
+    form: Mapping[str, Any]  # what packages are made as, and how large they may be: fields of a CompileRequest
     targets: tuple[ForTarget, ...]
     precisions: tuple[str, ...]
     gates: Gates
@@ -198,13 +202,22 @@ def _nearest(word: Any, known: list[Any]) -> str:
 
 
 def _clashes(tree: Mapping[str, Any]) -> Iterator[str]:
-    """What fits the schema, and cannot be built: cells of one name."""
+    """What fits the schema, and cannot be built: cells of one name, forms that there are not."""
     entries = [("targets", tree["targets"])]
     entries += [(f"models.{name}.targets", model.get("targets", ())) for name, model in tree["models"].items()]
     for place, targets in entries:
         labels = [_target(target).label for target in targets]
         for label in sorted({label for label in labels if labels.count(label) > 1}):
             yield f"{place} has {label} twice: packages would have one name"
+    for name, model in tree["models"].items():
+        form = _form(model, tree)
+        try:
+            CompileRequest(model["path"], **form).form  # noqa: B018 (it raises)
+            Limits(*(form.get(f"max_{part}", "") for part in PARTS))
+        except ModelcError as error:
+            yield f"models.{name}: {error}"
+        if form and any(_target(target).budget for target in model.get("targets", tree["targets"])):
+            yield f"models.{name}: tuned packages have no form and no limits: leave these out, or the target's budget"
 
 
 # --- what fits ------------------------------------------------------------------------------------------------------
@@ -236,6 +249,7 @@ def _model(name: str, entry: Mapping[str, Any], tree: Mapping[str, Any], folder:
         inputs=place("inputs"),
         choices=place("choices"),
         config=str(folder / config) if config and config.endswith((".yaml", ".yml")) else config,
+        form=_form(entry, tree),
         targets=tuple(_located(_target(target), folder) for target in entry.get("targets", tree["targets"])),
         precisions=tuple(entry.get("precisions", tree.get("precisions", ("f32",)))),
         gates=_gates({**tree.get("gates", {}), **entry.get("gates", {})}),
@@ -253,7 +267,15 @@ def _located(target: ForTarget, folder: Path) -> ForTarget:
     return ForTarget(str(folder / target.name), target.budget, target.runner) if is_file else target
 
 
+def _form(entry: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
+    """What the file and a model of it say of the form and the limits of packages, in the words of a CompileRequest."""
+    form = {**tree.get("form", {}), **entry.get("form", {})}
+    limits = {**tree.get("limits", {}), **entry.get("limits", {})}
+    said = {key.replace("-", "_"): tuple(value) if isinstance(value, list) else value for key, value in form.items()}
+    return said | {f"max_{part}": str(size).replace(" ", "") for part, size in limits.items()}
+
+
 def _gates(entry: Mapping[str, Any]) -> Gates:
-    sizes = {key: bytes_of(entry[f"max-{key}"]) for key in ("params", "library", "arena") if f"max-{key}" in entry}
+    sizes = {part: bytes_of(entry[f"max-{part}"]) for part in PARTS if f"max-{part}" in entry}
     slowdown = share_of(entry["max-slowdown"]) if "max-slowdown" in entry else None
     return Gates(entry.get("verified", True), **sizes, ratios=entry.get("min-ratio", {}), slowdown=slowdown)

@@ -61,6 +61,7 @@ def made(order: Mapping[str, Any]) -> dict[str, Any]:
             choices=order["choices"],
             verify=order["verify"],
             keep_unverified=order["keep_unverified"],
+            **order["form"],
             **given,
         )
     )

@@ -124,6 +124,18 @@ def test_what_changed_is_built_again_and_nothing_else(copied: Path) -> None:
     assert outcomes(copied)[f"sum:{TARGET}:f32"] == "built"
 
 
+def test_a_form_is_built_and_is_part_of_what_is_kept(copied: Path, capsys) -> None:
+    models = {**tree()["models"], "sum": {"path": "sum.onnx", "targets": [TARGET], "form": {"emit": ["so", "a"]}}}
+    (copied / "modelc.yaml").write_text(yaml.safe_dump(tree(models=models)))
+    assert again(copied, "--only", "sum") == 0
+    package = copied / f"out/sum.{TARGET}.f32.modelc"
+    assert outcomes(copied) == {f"sum:{TARGET}:f32": "built"} and (package / "libsum.a").is_file()
+    models["sum"] |= {"limits": {"params": "16 B"}}
+    (copied / "modelc.yaml").write_text(yaml.safe_dump(tree(models=models)))
+    assert again(copied, "--only", "sum") == 1
+    assert "--max-params 16B allows 16 bytes of parameters" in capsys.readouterr().err
+
+
 def test_gates_say_the_cell_the_gate_and_the_amount(copied: Path, capsys) -> None:
     gates = {"max-library": "10MB", "max-params": 31}
     (copied / "modelc.yaml").write_text(yaml.safe_dump(tree(gates=gates)))

@@ -11,6 +11,7 @@ from modelc.build.cells import cells_of
 from modelc.build.matrix import bytes_of, parse_matrix, read_matrix, schema, share_of
 from modelc.build.summary import junit, markdown
 from modelc.build.summary import schema as build_schema
+from modelc.compile.request import CompileRequest
 from modelc.errors import ConfigError
 
 SOURCE = Path("shop/modelc.yaml")
@@ -30,6 +31,37 @@ def refused(tree: object) -> list[str]:
     with pytest.raises(ConfigError) as refusal:
         parse_matrix(tree, SOURCE)
     return str(refusal.value).splitlines()
+
+
+def test_forms_and_limits_are_what_compile_is_asked_for() -> None:
+    tree = {**TREE, "targets": ["x86-64-v3"], "form": {"emit": ["so", "a"]}, "limits": {"params": "1.2x"}}
+    own = {"form": {"prefix": "face", "embed-params": True}, "limits": {"arena": "2 MB"}}
+    yunet, text = parse_matrix(
+        {**tree, "models": {**TREE["models"], "yunet": {"path": "a.onnx", **own}}}, SOURCE
+    ).models
+    assert text.form == {"emit": ("so", "a"), "max_params": "1.2x"}
+    assert yunet.form == {**text.form, "prefix": "face", "embed_params": True, "max_arena": "2MB"}
+    request = CompileRequest("a.onnx", **yunet.form)
+    assert request.form.prefix == "face" and request.form.emit == ("so", "a")
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ({"form": {"prefix": "2"}}, "2"),
+        ({"form": {"freestanding": True, "libc": "musl"}}, "has no C library"),
+        ({"form": {"emit": ["dll"]}}, "expected so, a, o"),
+        ({"limits": {"params": "much"}}, "times the model's constants"),
+        (
+            {"limits": {"params": "1.2x"}, "targets": [{"name": "x86-64-v3", "budget": "5m"}]},
+            "tuned packages have no form",
+        ),
+    ],
+)
+def test_forms_that_there_are_not(said: dict[str, object], sentence: str) -> None:
+    models = {"yunet": {"path": "a.onnx", "targets": ["x86-64-v3"], **said}}
+    (line,) = refused({**TREE, "models": models})[1:]
+    assert "models.yunet" in line and sentence in line
 
 
 def test_the_schemas_are_schemas() -> None:
