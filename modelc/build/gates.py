@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modelc.build.kept import MANIFEST
-from modelc.build.matrix import Gates, Model
+from modelc.build.matrix import SLOWDOWNS, Gates, Model
 from modelc.errors import ModelcError
 from modelc.package import Package, lacking, machine_of
 from modelc.package.read import sha256_of
@@ -67,34 +67,38 @@ def timed(
     """What has to be timed; skipped where this machine cannot run the package. `baseline` is the package of before."""
     gates = model.gates
     named = [f"min-ratio {engine}" for engine in gates.ratios]
-    named += ["max-slowdown"] * (gates.slowdown is not None)
+    named += gates.slowdowns
     if why := _cannot_time(package):
         for gate in named:
             yield GateResult(gate, SKIPPED, why)
         return
     for engine, least in gates.ratios.items():
         yield _beside(engine, least, model, package, inputs, say)
-    if gates.slowdown is None:
-        return
-    if baseline is None:
-        yield GateResult("max-slowdown", SKIPPED, "the baseline has no such cell: give --baseline BUILD.json")
-        return
-    yield _slowdown(gates.slowdown, package, baseline, inputs, say)
+    for gate, floor in gates.slowdowns.items():
+        if baseline is None:
+            yield GateResult(gate, SKIPPED, "the baseline has no such cell: give --baseline BUILD.json")
+        else:
+            yield _slowdown(gate, floor, package, baseline, inputs, say)
 
 
 def _slowdown(
-    floor: float, package: Package, baseline: Path, inputs: Arrays | None, say: Callable[[str], None]
+    gate: str, floor: float, package: Package, baseline: Path, inputs: Arrays | None, say: Callable[[str], None]
 ) -> GateResult:
-    from modelc.verify.slower import slower
+    from modelc.verify.slower import slower, slower_kernels
 
+    asked = package.path, baseline, floor, 1, SECONDS, inputs, say
     try:
         if sha256_of(package.path / MANIFEST) == sha256_of(baseline / MANIFEST):
-            return GateResult("max-slowdown", PASSED, "the very package of the baseline", floor, 0.0)
-        result = slower(package.path, baseline, floor, 1, SECONDS, inputs, say)
+            return GateResult(gate, PASSED, "the very package of the baseline", floor, 0.0)
+        if gate == SLOWDOWNS[0]:
+            whole = slower(*asked)
+            outcome = FAILED if whole.slower else PASSED
+            return GateResult(gate, outcome, f"{whole.sentence()} beside {baseline}", whole.limit, whole.share)
+        kernels = slower_kernels(*asked)
     except (ModelcError, OSError) as error:
-        return GateResult("max-slowdown", FAILED, str(error))
-    outcome = FAILED if result.slower else PASSED
-    return GateResult("max-slowdown", outcome, f"{result.sentence()} beside {baseline}", result.limit, result.share)
+        return GateResult(gate, FAILED, str(error))
+    outcome, most = FAILED if kernels.slower else PASSED, max((k.share for k in kernels.kernels.values()), default=0.0)
+    return GateResult(gate, outcome, f"{kernels.sentence()}, beside {baseline}", floor, most)
 
 
 def _beside(

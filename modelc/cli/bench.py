@@ -14,7 +14,7 @@ from modelc.cli.output import complain, json_option, print_json, progress, say, 
 from modelc.cli.places import no_package, package_argument
 
 SUFFIX = ".modelc"  # of what is a package among engines
-_SLOWER = re.compile(r"slower:([0-9]{1,3}(?:\.[0-9]{1,3})?)%")
+_FAILING = re.compile(r"(slower|kernel-slower):([0-9]{1,3}(?:\.[0-9]{1,3})?)%")
 MOST_SECONDS = 86400.0
 USAGE = "modelc bench PKG.modelc --against ort --model MODEL.onnx"
 
@@ -43,8 +43,9 @@ USAGE = "modelc bench PKG.modelc --against ort --model MODEL.onnx"
 @click.option(
     "--fail-if",
     metavar="slower:3%",
-    help="Exit code 1 where the package is slower than one of the packages of --against, by more than that and than "
-    "three times the noise, each time that it is measured.",
+    multiple=True,
+    help="Exit code 1 where the package is slower than one of the packages of --against, or with kernel-slower:10% a "
+    "kernel of it, by more than that and than three times the noise, each time that it is measured.",
 )
 @data_option("What all of them run on, in the variant that takes it (default: drawn, in the first).")
 @json_option
@@ -55,7 +56,7 @@ def bench(
     threads: int,
     seconds: float,
     peak: bool,
-    fail_if: str | None,
+    fail_if: Sequence[str],
     inputs: Path | None,
     as_json: bool,
 ) -> int:
@@ -63,20 +64,25 @@ def bench(
     from modelc.verify.bench import bench as bench_package
 
     engines = [name.strip() for given in against for name in given.split(",") if name.strip()]
-    from modelc.verify.slower import Slower, slower
+    from modelc.verify.slower import Slower, SlowerKernels, slower, slower_kernels
 
-    floor = None if fail_if is None else _share(fail_if)
+    floors = dict(map(_failing, fail_if))
     before = [name for name in dict.fromkeys(engines) if name.endswith(SUFFIX)]
-    if floor is not None and not before:
+    if floors and not before:
         raise click.UsageError(f"--fail-if compares with a package: add --against OLD{SUFFIX}")
     data = given_data(inputs)
-    judged: dict[str, Slower] = {}
+    judged: list[tuple[str, str, Slower | SlowerKernels]] = []
     with progress("starting") as then:
         report = bench_package(package, engines, model, threads, seconds, then, peak, data)
-        for other in before if floor is not None else ():
-            judged[other] = slower(package, other, floor or 0.0, threads, seconds, data, then)
-    failed = any(verdict.slower for verdict in judged.values())
-    report |= {"fail_if": {other: verdict.to_json() for other, verdict in judged.items()}} if judged else {}
+        for other in before:
+            for what, floor in floors.items():
+                judging = slower if what == "slower" else slower_kernels
+                judged.append((other, what, judging(package, other, floor, threads, seconds, data, then)))
+    failed = any(verdict.slower for _, _, verdict in judged)
+    if judged:
+        report["fail_if"] = {other: {} for other in before}
+        for other, what, verdict in judged:
+            report["fail_if"][other][what] = verdict.to_json()
     for note in report["notes"]:
         complain(f"modelc: {note}")
     if as_json:
@@ -92,14 +98,17 @@ def bench(
     if peak:
         peaks = ", ".join(f"{dtype} {gflops:.0f}" for dtype, gflops in report["peak_gflops"].items())
         say(f"{report['peak_share']:.0%} of the peak: {peaks} GFLOP/s in this run")
-    for other, verdict in judged.items():
-        say(f"{'FAILED' if verdict.slower else 'passed'}: {package} is {verdict.sentence()}, beside {other}")
+    for other, _, verdict in judged:
+        is_whole = isinstance(verdict, Slower)
+        said = f"{package} is {verdict.sentence()}" if is_whole else f"{package}: {verdict.sentence()}"
+        say(f"{'FAILED' if verdict.slower else 'passed'}: {said}, beside {other}")
     return int(failed)
 
 
-def _share(text: str) -> float:
-    """What slower:3% says."""
-    match = _SLOWER.fullmatch(text)
+def _failing(text: str) -> tuple[str, float]:
+    """What slower:3% and kernel-slower:10% say."""
+    match = _FAILING.fullmatch(text)
     if match is None:
-        raise click.BadParameter(f"{text[:80]!r}: expected slower:3%, or another share", param_hint="--fail-if")
-    return float(match[1]) / 100
+        expected = "expected slower:3%, kernel-slower:10%, or another share"
+        raise click.BadParameter(f"{text[:80]!r}: {expected}", param_hint="--fail-if")
+    return match[1], float(match[2]) / 100

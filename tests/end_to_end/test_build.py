@@ -151,7 +151,7 @@ def test_gates_of_speed(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("modelc.build.gates.SECONDS", 0.1)
     monkeypatch.setattr("modelc.verify.slower.ROUNDS", 2)
     baseline = Path(shutil.copytree(copied / "out", copied / "before")) / "build.json"
-    gates = {"min-ratio": {"ort": 1e9}, "max-slowdown": 9.0}
+    gates = {"min-ratio": {"ort": 1e9}, "max-slowdown": 9.0, "max-kernel-slowdown": 9.0}
     (copied / "modelc.yaml").write_text(yaml.safe_dump(tree(gates=gates)))
     small_sum(copied / "sum.onnx", 5.0)
     assert again(copied, "--only", f"*:{TARGET}", "--baseline", baseline) == 1
@@ -159,6 +159,8 @@ def test_gates_of_speed(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     by_gate = {(cell["model"], gate["gate"]): gate for cell in cells for gate in cell["gates"]}
     assert by_gate["net", "max-slowdown"]["said"] == "the very package of the baseline"
     assert by_gate["sum", "max-slowdown"]["outcome"] == "passed" and "noise" in by_gate["sum", "max-slowdown"]["said"]
+    assert by_gate["sum", "max-kernel-slowdown"]["outcome"] == "passed"
+    assert "none of 1 kernels is slower" in by_gate["sum", "max-kernel-slowdown"]["said"]
     assert by_gate["net", "min-ratio ort"]["outcome"] == "failed"
     assert "times as fast as ort, at least 1e+09 asked for" in by_gate["net", "min-ratio ort"]["said"]
 

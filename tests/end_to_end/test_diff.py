@@ -82,19 +82,55 @@ def test_bench_fails_where_it_is_asked_to(
     assert ended(*arguments) == code and asked == [0.025]
     assert f"{'FAILED' if is_slower else 'passed'}: {pair[0]} is 10.0% slower" in capsys.readouterr().out
     assert ended(*arguments, "--json") == code
-    assert json.loads(capsys.readouterr().out)["fail_if"][str(pair[1])]["limit"] == 0.03
+    assert json.loads(capsys.readouterr().out)["fail_if"][str(pair[1])]["slower"]["limit"] == 0.03
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
         (("--fail-if", "slower"), "expected slower:3%"),
+        (("--fail-if", "kernels:3%"), "expected slower:3%, kernel-slower:10%"),
         (("--fail-if", "slower:3%"), "add --against OLD.modelc"),
     ],
 )
 def test_mistakes(pair: tuple[Path, Path], capsys, flags: tuple[str, ...], words: str) -> None:
     assert ended("bench", pair[0], *flags) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("seen", "slow"),
+    [
+        ([[0.10, 0.0], [0.11, 0.0], [0.12, 0.0]], {0}),
+        ([[0.10, 0.0], [0.04, 0.0]], set()),  # it was not so again
+        ([[0.10, 0.2], [0.11, 0.0], [0.12, 0.3]], {0}),  # each by itself
+    ],
+)
+def test_a_kernel_is_slower_where_it_is_so_each_time(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, seen: list[list[float]], slow: set[int]
+) -> None:
+    """Of kernels that take 2 % and 98 % of a run, with a noise of 1 %."""
+    measurements = iter(seen)
+
+    def measured(*_: object) -> judging.Measured:
+        shares = next(measurements)
+        return judging.Measured(shares, [0.01, 0.01], [0.02, 0.98])
+
+    monkeypatch.setattr(judging._Pair, "measured", measured)
+    monkeypatch.setattr(judging, "_steps_by_nodes", lambda steps: {("a",): [0], ("b",): [1]})
+    verdict = judging.slower_kernels(pair[0], pair[1], 0.05)
+    names = [step.name for step in read_package(pair[0]).manifest.variants[0].steps]
+    assert set(verdict.kernels) == {names[k] for k in slow} and verdict.slower == bool(slow)
+    assert ("of 2 kernels 1 slower" if slow else "none of 2 kernels") in verdict.sentence()
+    assert next(measurements, None) is None
+    if slow:
+        assert "2.0% of the time" in verdict.sentence() and verdict.to_json()["kernels"][names[0]]["share"] == 0.12
+
+
+def test_kernels_of_the_same_nodes_are_timed_by_turns(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "ROUNDS", 2)
+    verdict = judging.slower_kernels(pair[0], pair[1], 9.0, seconds=0.1)
+    assert verdict.compared > 1 and not verdict.slower
 
 
 def test_two_packages_are_timed_by_turns(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
