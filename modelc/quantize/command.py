@@ -1,0 +1,213 @@
+"""The command: a CompileRequest and a Calibration become a Recipe, and a package."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+
+from modelc.compile.choices import digest_of
+from modelc.compile.command import compile_request
+from modelc.compile.pipeline import Run, default_threads
+from modelc.compile.request import CompileRequest, named_target
+from modelc.compile.result import CompileResult
+from modelc.errors import ConfigError, blaming
+from modelc.frontend.quantize.floats import FloatModel, float_model
+from modelc.frontend.quantize.layers import Layer, layers_of
+from modelc.frontend.quantize.recipe import FLOAT32, INT8, Floats, LayerChoice, Recipe
+from modelc.frontend.quantize.scores import class_scores
+from modelc.frontend.quantize.write import correctable, write_quantized
+from modelc.frontend.witness.surgery import save
+from modelc.passes.machine import multiplied
+from modelc.quantize.cut import Cut, cut
+from modelc.quantize.measure import Drop, Measure, measure_of
+from modelc.quantize.network import Network, run_all
+from modelc.quantize.price import Priced, priced
+from modelc.quantize.samples import Arrays, Samples, read_samples
+from modelc.quantize.trials import Alone, possible_ranges, spread, tried
+from modelc.scratch import TemporaryFolder
+from modelc.target import Target, load_target
+
+MAX_DROP = 0.01
+WATCHED = 4  # samples on which the error that each layer adds to the network is measured
+MOST_JUDGED = 64  # samples that are held back and looked at
+STAGE = "calibrate"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Samples at a path (an .npz file or a folder), and by how much outputs may be worse: `max_drop`, as a share.
+    `metric` (FILE.py:FUNCTION) is what that is measured by; without, classes and relative errors are."""
+
+    samples: str | Path
+    metric: str | None = None
+    max_drop: float = MAX_DROP
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.max_drop) and 0 <= self.max_drop <= 1):
+            raise ConfigError(f"the greatest drop is {self.max_drop}; expected a share from 0 to 1, such as 1% or 0.01")
+
+
+def calibrated(request: CompileRequest, calibration: Calibration) -> Recipe:
+    """What of the request's model multiplies bytes on its target, and how it is rounded. Raises ModelcError."""
+    with blaming(f"model {request.model}"), TemporaryFolder("calibrate") as folder, ExitStack() as stack:
+        return _Calibrating(request, calibration, Path(folder), stack).recipe()
+
+
+def compile_calibrated(request: CompileRequest, calibration: Calibration) -> CompileResult:
+    """A package of the request's model as `calibrated` says. Raises ModelcError."""
+    if request.choices is not None:
+        raise ConfigError("--choices says what multiplies bytes: give either choices or --calibrate")
+    if request.precision not in (INT8, "auto"):
+        raise ConfigError(f"--calibrate is for --precision int8 or auto, and this is {request.precision or 'f32'}")
+    return compile_request(replace(request, recipe=calibrated(request, calibration)))
+
+
+class _Calibrating:
+    def __init__(self, request: CompileRequest, calibration: Calibration, folder: Path, stack: ExitStack) -> None:
+        self.request, self.calibration, self.folder, self.stack = request, calibration, folder, stack
+        self.begun = time.monotonic()
+        self.model = Path(request.model)
+        self.threads = request.threads or default_threads()
+        self.target = named_target(request.target) or load_target("native")
+        config = request.flags.kept(replace(request, precision=None).settings())
+        self.config = config.allowing(precision="f32")
+        if not (self.config.policy.tensorize and multiplied(self.target)):
+            raise ConfigError(_cannot(self.target))
+        digest = digest_of(self.model)
+        self.steering = request.flags.over(config.inputs).applied(self.model, request.inputs)
+        self.samples: Samples = read_samples(Path(calibration.samples), self.model, self.steering.constants)
+        self.run = Run(
+            self.model, digest, self.target, self.config, self.steering.shapes, constants=self.steering.constants
+        )
+        self.floats: FloatModel = float_model(self.model)
+        self.layers = layers_of(self.floats)
+        if not self.layers:
+            raise ConfigError(
+                f"the model {self.model} has no Conv, Gemm or MatMul in float32 whose weights are constants: nothing "
+                "of it can multiply bytes"
+            )
+
+    def say(self, text: str) -> None:
+        self.request.say(STAGE, text)
+
+    def recipe(self) -> Recipe:
+        plain = self.folder / "float.onnx"
+        save(self.floats.model, plain)
+        say, samples, layers = self.say, self.samples.calibrating, self.layers
+        judging = spread(self.samples.judging, MOST_JUDGED)
+        say(f"{len(judging)} samples that are held back, in float32")
+        wanted = run_all(plain, judging, self.threads)
+        measure = measure_of(self.calibration.metric, wanted, judging, class_scores(self.floats))
+        ranges = possible_ranges(self.floats, layers, samples, self.folder, self.threads, say)
+        alone = tried(self.floats, layers, ranges, samples, self.folder, self.threads, say)
+        before, after = self.prices(plain, alone)
+        saved = {name: before.layers[name] - after.layers[name] for name in before.layers}
+        faster = tuple(layer for layer in layers if saved[layer.name] > 0)
+        watched = spread(samples, WATCHED)
+        right = run_all(plain, watched, self.threads)
+        network, corrections = self.corrected(faster, alone, watched, right)
+        errors = dict[str, float]()
+        for k, layer in enumerate(faster):
+            say(f"the network with one layer in bytes, {k + 1} of {len(faster)}")
+            errors[layer.name] = network.error([layer.name], watched, right)
+        chosen = self.cut(network, [layer.name for layer in faster], errors, saved, measure, judging)
+        reasons = {layer.name: "no faster by estimate" for layer in layers if layer not in faster}
+        reasons |= dict.fromkeys(chosen.given_back, "given back for its error")
+        rows = tuple(
+            LayerChoice(
+                layer.name,
+                INT8 if layer.name in chosen.narrow else FLOAT32,
+                rounded(alone.errors[layer.name]),
+                rounded(errors.get(layer.name, 0.0)),
+                rounded(saved[layer.name]),
+                reasons.get(layer.name, ""),
+            )
+            for layer in layers
+        )
+        read = {layer.rounded for layer in layers if layer.name in chosen.narrow}
+        recipe = Recipe(
+            rows,
+            {value: stored for value, stored in alone.ranges.items() if value in read},
+            {name: added for name, added in corrections.items() if name in chosen.narrow},
+        )
+        drop = self.stated(recipe, measure, judging)
+        summary = {
+            "drop": rounded(drop.share),
+            "said": drop.said,
+            "max_drop": self.calibration.max_drop,
+            "measure": measure.what,
+            "calibrated_on": len(samples),
+            "held_back": len(judging),
+            "float32_seconds": rounded(before.whole),
+            "int8_seconds": rounded(before.whole - sum(saved[name] for name in chosen.narrow)),
+        }
+        return replace(recipe, summary=summary)
+
+    def prices(self, plain: Path, alone: Alone) -> tuple[Priced, Priced]:
+        """The estimates of the float model, and of that with all layers in bytes."""
+        names = [layer.name for layer in self.layers]
+        self.say("the price of float32")
+        before = priced(self.run, plain, names)
+        every = Recipe(tuple(LayerChoice(name, INT8, 0, 0, 0) for name in names), alone.ranges)
+        narrow = self.folder / "narrow.onnx"
+        write_quantized(self.model, every, narrow)
+        self.say("the price of bytes")
+        return before, priced(self.run, narrow, names)
+
+    def corrected(
+        self, layers: Sequence[Layer], alone: Alone, samples: Sequence[Arrays], wanted: Sequence[Arrays]
+    ) -> tuple[Network, Mapping[str, Floats]]:
+        """The network with the means of what its layers are off added to them, or without, whichever is nearer where
+        all of the layers are in bytes."""
+        names = [layer.name for layer in layers]
+        means = {layer.name: alone.means[layer.name] for layer in layers if correctable(self.floats, layer)}
+
+        def network(added: Mapping[str, Floats]) -> tuple[float, Network]:
+            self.say("the network with every layer in bytes")
+            path = self.folder / "switched.onnx"
+            made = Network(self.floats, layers, alone.ranges, added, path, self.threads)
+            self.stack.callback(made.close)
+            return made.error(names, samples, wanted), made
+
+        corrected, plain = network(means), network({})
+        better, worse = (corrected, plain) if corrected[0] < plain[0] else (plain, corrected)
+        worse[1].close()
+        return better[1], means if better is corrected else {}
+
+    def cut(
+        self,
+        network: Network,
+        names: Sequence[str],
+        errors: Mapping[str, float],
+        saved: Mapping[str, float],
+        measure: Measure,
+        judging: Sequence[Arrays],
+    ) -> Cut:
+        def drop(narrow: Sequence[str]) -> Drop:
+            self.say(f"{len(narrow)} of {len(self.layers)} layers in bytes, on {len(judging)} samples")
+            return measure.drop(network.outputs(narrow, judging))
+
+        return cut(names, errors, saved, drop, self.calibration.max_drop)
+
+    def stated(self, recipe: Recipe, measure: Measure, judging: Sequence[Arrays]) -> Drop:
+        """The drop of the quantized model itself."""
+        path = self.folder / "quantized.onnx"
+        write_quantized(self.model, recipe, path)
+        self.say(f"the quantized model on {len(judging)} samples that are held back")
+        return measure.drop(run_all(path, judging, self.threads))
+
+
+def rounded(number: float) -> float:
+    """As many digits as say something."""
+    return float(f"{number:.6g}")
+
+
+def _cannot(target: Target) -> str:
+    return (
+        f"precision int8: the target {target.name} has no instruction that multiplies bytes and adds to int32, or "
+        "schedule.tensorize is false; compile with --precision f32, or for another target"
+    )
