@@ -32,7 +32,8 @@ PARTS = ("params", "arena", "library")  # of a package that have a size
 @dataclass(frozen=True)
 class Gates:
     """What is asked of a package: sizes in bytes; `ratios` by engine, at least so many times as fast; `slowdown`: the
-    share of the baseline's time by which it may be slower."""
+    share of the baseline's time by which it may be slower; `drop`: by how much a calibrated package may be worse than
+    the float model, as a share."""
 
     verified: bool = True
     params: int | None = None
@@ -40,6 +41,7 @@ class Gates:
     arena: int | None = None
     ratios: Mapping[str, float] = field(default_factory=dict)
     slowdown: float | None = None
+    drop: float | None = None
 
     @property
     def timed(self) -> bool:
@@ -75,6 +77,8 @@ class Model:
     targets: tuple[ForTarget, ...]
     precisions: tuple[str, ...]
     gates: Gates
+    calibrate: Path | None = None
+    metric: str | None = None
 
 
 @dataclass(frozen=True)
@@ -202,7 +206,7 @@ def _nearest(word: Any, known: list[Any]) -> str:
 
 
 def _clashes(tree: Mapping[str, Any]) -> Iterator[str]:
-    """What fits the schema, and cannot be built: cells of one name, forms that there are not."""
+    """What fits the schema, and cannot be built: cells of one name, forms that are none, bytes without samples."""
     entries = [("targets", tree["targets"])]
     entries += [(f"models.{name}.targets", model.get("targets", ())) for name, model in tree["models"].items()]
     for place, targets in entries:
@@ -218,6 +222,15 @@ def _clashes(tree: Mapping[str, Any]) -> Iterator[str]:
             yield f"models.{name}: {error}"
         if form and any(_target(target).budget for target in model.get("targets", tree["targets"])):
             yield f"models.{name}: tuned packages have no form and no limits: leave these out, or the target's budget"
+        narrow = "int8" in model.get("precisions", tree.get("precisions", ()))
+        if narrow and not {"calibrate", "choices"} & model.keys():
+            yield f"models.{name} has the precision int8 and no samples: write calibrate: DATA.npz"
+        if {"calibrate", "choices"} <= model.keys():
+            yield f"models.{name} has calibrate and choices, which say the same: write one of them"
+        if "metric" in model and "calibrate" not in model:
+            yield f"models.{name} has a metric and no samples: write calibrate: DATA.npz"
+        if narrow and any(_target(target).budget for target in model.get("targets", tree["targets"])):
+            yield f"models.{name} has the precision int8 for a target with a budget: tune takes no int8"
 
 
 # --- what fits ------------------------------------------------------------------------------------------------------
@@ -253,6 +266,8 @@ def _model(name: str, entry: Mapping[str, Any], tree: Mapping[str, Any], folder:
         targets=tuple(_located(_target(target), folder) for target in entry.get("targets", tree["targets"])),
         precisions=tuple(entry.get("precisions", tree.get("precisions", ("f32",)))),
         gates=_gates({**tree.get("gates", {}), **entry.get("gates", {})}),
+        calibrate=place("calibrate"),
+        metric=str(folder / entry["metric"]) if "metric" in entry else None,
     )
 
 
@@ -278,4 +293,5 @@ def _form(entry: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
 def _gates(entry: Mapping[str, Any]) -> Gates:
     sizes = {part: bytes_of(entry[f"max-{part}"]) for part in PARTS if f"max-{part}" in entry}
     slowdown = share_of(entry["max-slowdown"]) if "max-slowdown" in entry else None
-    return Gates(entry.get("verified", True), **sizes, ratios=entry.get("min-ratio", {}), slowdown=slowdown)
+    drop = share_of(entry["max-drop"]) if "max-drop" in entry else None
+    return Gates(entry.get("verified", True), **sizes, ratios=entry.get("min-ratio", {}), slowdown=slowdown, drop=drop)

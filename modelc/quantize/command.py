@@ -25,11 +25,11 @@ from modelc.passes.machine import multiplied
 from modelc.quantize.cut import Cut, cut
 from modelc.quantize.measure import Drop, Measure, measure_of
 from modelc.quantize.network import Network, run_all
-from modelc.quantize.price import Priced, priced
+from modelc.quantize.price import Priced, priced, require_bytes
 from modelc.quantize.samples import Arrays, Samples, read_samples
 from modelc.quantize.trials import Alone, possible_ranges, spread, tried
 from modelc.scratch import TemporaryFolder
-from modelc.target import Target, load_target
+from modelc.target import load_target
 
 MAX_DROP = 0.01
 WATCHED = 4  # samples on which the error that each layer adds to the network is measured
@@ -63,6 +63,11 @@ def compile_calibrated(request: CompileRequest, calibration: Calibration) -> Com
         raise ConfigError("--choices says what multiplies bytes: give either choices or --calibrate")
     if request.precision not in (INT8, "auto"):
         raise ConfigError(f"--calibrate is for --precision int8 or auto, and this is {request.precision or 'f32'}")
+    if request.precision == "auto" and not multiplied(named_target(request.target) or load_target("native")):
+        result = compile_request(request)
+        return replace(
+            result, notes=(*result.notes, "not calibrated: the target has no instruction that multiplies bytes")
+        )
     return compile_request(replace(request, recipe=calibrated(request, calibration)))
 
 
@@ -75,8 +80,7 @@ class _Calibrating:
         self.target = named_target(request.target) or load_target("native")
         config = request.flags.kept(replace(request, precision=None).settings())
         self.config = config.allowing(precision="f32")
-        if not (self.config.policy.tensorize and multiplied(self.target)):
-            raise ConfigError(_cannot(self.target))
+        require_bytes(self.target, self.config.policy.tensorize)
         digest = digest_of(self.model)
         self.steering = request.flags.over(config.inputs).applied(self.model, request.inputs)
         self.samples: Samples = read_samples(Path(calibration.samples), self.model, self.steering.constants)
@@ -204,10 +208,3 @@ class _Calibrating:
 def rounded(number: float) -> float:
     """As many digits as say something."""
     return float(f"{number:.6g}")
-
-
-def _cannot(target: Target) -> str:
-    return (
-        f"precision int8: the target {target.name} has no instruction that multiplies bytes and adds to int32, or "
-        "schedule.tensorize is false; compile with --precision f32, or for another target"
-    )

@@ -6,8 +6,24 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from modelc.compile.pipeline import Run
+from modelc.errors import ConfigError
+from modelc.passes.machine import multiplied
+from modelc.target import Target
+
+if TYPE_CHECKING:
+    from modelc.compile.pipeline import Run
+
+
+def require_bytes(target: Target, tensorize: bool = True) -> None:
+    """Raises ConfigError where kernels for a target multiply no bytes."""
+    if tensorize and multiplied(target):
+        return
+    why = "has no instruction that multiplies bytes and adds to int32" if tensorize else "may use no intrinsics"
+    raise ConfigError(
+        f"precision int8: the target {target.name} {why}; compile with --precision f32, or for another target"
+    )
 
 
 @dataclass(frozen=True)
