@@ -15,9 +15,10 @@ from modelc.compile.pipeline import Run, default_threads
 from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
 from modelc.errors import ConfigError, blaming
+from modelc.frontend.quantize.equalise import applied, largest_weights, smoothable
 from modelc.frontend.quantize.floats import FloatModel, float_model
 from modelc.frontend.quantize.layers import Layer, layers_of
-from modelc.frontend.quantize.recipe import FLOAT32, INT8, Floats, LayerChoice, Recipe
+from modelc.frontend.quantize.recipe import FLOAT32, INT8, Floats, LayerChoice, Range, Recipe
 from modelc.frontend.quantize.scores import class_scores
 from modelc.frontend.quantize.write import correctable, write_quantized
 from modelc.frontend.witness.surgery import save
@@ -27,6 +28,7 @@ from modelc.quantize.measure import Drop, Measure, measure_of
 from modelc.quantize.network import Network, run_all
 from modelc.quantize.price import Priced, priced, require_bytes
 from modelc.quantize.samples import Arrays, Samples, read_samples
+from modelc.quantize.smoothing import divisors_of
 from modelc.quantize.trials import Alone, possible_ranges, spread, tried
 from modelc.scratch import TemporaryFolder
 from modelc.target import load_target
@@ -34,6 +36,7 @@ from modelc.target import load_target
 MAX_DROP = 0.01
 WATCHED = 4  # samples on which the error that each layer adds to the network is measured
 MOST_JUDGED = 64  # samples that are held back and looked at
+WORTH = 0.7  # of the squared error of the layers that read a value, for which its channels are scaled
 STAGE = "calibrate"
 
 
@@ -101,14 +104,14 @@ class _Calibrating:
     def recipe(self) -> Recipe:
         plain = self.folder / "float.onnx"
         save(self.floats.model, plain)
-        say, samples, layers = self.say, self.samples.calibrating, self.layers
+        say, samples = self.say, self.samples.calibrating
         judging = spread(self.samples.judging, MOST_JUDGED)
         say(f"{len(judging)} samples that are held back, in float32")
         wanted = run_all(plain, judging, self.threads)
         measure = measure_of(self.calibration.metric, wanted, judging, class_scores(self.floats))
-        ranges = possible_ranges(self.floats, layers, samples, self.folder, self.threads, say)
-        alone = tried(self.floats, layers, ranges, samples, self.folder, self.threads, say)
-        before, after = self.prices(plain, alone)
+        smoothed, alone = self.smoothed(samples)
+        layers = self.layers
+        before, after = self.prices(plain, alone, smoothed)
         saved = {name: before.layers[name] - after.layers[name] for name in before.layers}
         faster = tuple(layer for layer in layers if saved[layer.name] > 0)
         watched = spread(samples, WATCHED)
@@ -137,6 +140,7 @@ class _Calibrating:
             rows,
             {value: stored for value, stored in alone.ranges.items() if value in read},
             {name: added for name, added in corrections.items() if name in chosen.narrow},
+            smoothed if chosen.narrow else {},
         )
         drop = self.stated(recipe, measure, judging)
         summary = {
@@ -151,12 +155,53 @@ class _Calibrating:
         }
         return replace(recipe, summary=summary)
 
-    def prices(self, plain: Path, alone: Alone) -> tuple[Priced, Priced]:
+    def smoothed(self, samples: Sequence[Arrays]) -> tuple[Mapping[str, Floats], Alone]:
+        """What the channels of values are divided by, where the layers that read these are nearer then; and each layer
+        by itself, with that."""
+        places = smoothable(self.floats)
+        ranges, largest = self.seen(samples, {place.value: place.rank for place in places})
+        plain = self.alone(ranges, samples)
+        if not places:
+            return {}, plain
+        self.say(f"{len(places)} values with their channels scaled")
+        divisors = {
+            place.value: divisors_of(largest[place.value], largest_weights(self.floats, place)) for place in places
+        }
+        floats, layers = self.floats, self.layers
+        scaled = self.scaled(divisors, samples)
+        better = {
+            place.value: divisors[place.value]
+            for place in places
+            if sum(scaled.errors[layer.name] ** 2 for layer in place.layers)
+            < WORTH * sum(plain.errors[layer.name] ** 2 for layer in place.layers)
+        }
+        if not better:
+            self.floats, self.layers = floats, layers
+            return {}, plain
+        return better, scaled if len(better) == len(divisors) else self.scaled(better, samples)
+
+    def scaled(self, divisors: Mapping[str, Floats], samples: Sequence[Arrays]) -> Alone:
+        """Goes on with the model whose values have their channels divided; each layer of it by itself."""
+        self.floats = float_model(self.model)
+        applied(self.floats, divisors)
+        self.layers = layers_of(self.floats)
+        ranges, _ = self.seen(samples, {})
+        return self.alone(ranges, samples)
+
+    def seen(
+        self, samples: Sequence[Arrays], ranks: Mapping[str, int]
+    ) -> tuple[dict[str, tuple[Range, ...]], dict[str, Floats]]:
+        return possible_ranges(self.floats, self.layers, ranks, samples, self.folder, self.threads, self.say)
+
+    def alone(self, ranges: Mapping[str, tuple[Range, ...]], samples: Sequence[Arrays]) -> Alone:
+        return tried(self.floats, self.layers, ranges, samples, self.folder, self.threads, self.say)
+
+    def prices(self, plain: Path, alone: Alone, smoothed: Mapping[str, Floats]) -> tuple[Priced, Priced]:
         """The estimates of the float model, and of that with all layers in bytes."""
         names = [layer.name for layer in self.layers]
         self.say("the price of float32")
         before = priced(self.run, plain, names)
-        every = Recipe(tuple(LayerChoice(name, INT8, 0, 0, 0) for name in names), alone.ranges)
+        every = Recipe(tuple(LayerChoice(name, INT8, 0, 0, 0) for name in names), alone.ranges, smoothed=smoothed)
         narrow = self.folder / "narrow.onnx"
         write_quantized(self.model, every, narrow)
         self.say("the price of bytes")

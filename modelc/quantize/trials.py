@@ -13,7 +13,7 @@ import numpy as np
 from modelc.frontend.quantize.floats import FloatModel
 from modelc.frontend.quantize.layers import Layer
 from modelc.frontend.quantize.recipe import Floats, Range
-from modelc.frontend.quantize.statistics import high, low, sampled, write_statistics
+from modelc.frontend.quantize.statistics import channels, high, low, sampled, write_statistics
 from modelc.frontend.quantize.trials import trial, write_trials
 from modelc.quantize.ranges import joined, ranges_of
 from modelc.quantize.samples import Arrays
@@ -36,14 +36,22 @@ class Alone:
 
 
 def possible_ranges(
-    floats: FloatModel, layers: Sequence[Layer], samples: Sequence[Arrays], folder: Path, threads: int, say: Say
-) -> dict[str, tuple[Range, ...]]:
-    """The ranges that each value may be rounded by."""
+    floats: FloatModel,
+    layers: Sequence[Layer],
+    ranks: Mapping[str, int],
+    samples: Sequence[Arrays],
+    folder: Path,
+    threads: int,
+    say: Say,
+) -> tuple[dict[str, tuple[Range, ...]], dict[str, Floats]]:
+    """The ranges that each value may be rounded by; and of those that `ranks` names the greatest magnitudes by
+    channel."""
     values = tuple(dict.fromkeys(layer.rounded for layer in layers))
     path = folder / "statistics.onnx"
-    write_statistics(floats, values, (), path)
+    write_statistics(floats, values, ranks, path)
     lows, highs = dict.fromkeys(values, math.inf), dict.fromkeys(values, -math.inf)
     numbers: dict[str, list[Floats]] = {value: [] for value in values}
+    largest: dict[str, Floats] = {}
     seen = spread(samples, MOST_SEEN)
     with Engine(ENGINE, path, threads) as engine:
         for k, sample in enumerate(seen):
@@ -53,7 +61,10 @@ def possible_ranges(
                 lows[value] = min(lows[value], float(outputs[low(value)]))
                 highs[value] = max(highs[value], float(outputs[high(value)]))
                 numbers[value].append(outputs[sampled(value)])
-    return {value: ranges_of(lows[value], highs[value], joined(numbers[value])) for value in values}
+            for value in ranks:
+                largest[value] = np.maximum(largest.get(value, 0), outputs[channels(value)])
+    ranges = {value: ranges_of(lows[value], highs[value], joined(numbers[value])) for value in values}
+    return ranges, largest
 
 
 def tried(

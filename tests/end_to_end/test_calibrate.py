@@ -11,14 +11,18 @@ from pathlib import Path
 import digits
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
 import pytest
+from onnx import numpy_helper
 from tiny_package import skip_without_tools
 
 import modelc
 from modelc.cli import main
 from modelc.compile.request import CompileRequest
 from modelc.errors import ConfigError, InputError
+from modelc.frontend.quantize.equalise import applied, smoothable
+from modelc.frontend.quantize.floats import float_model
 from modelc.package import run_emulated
 from modelc.passes.machine import multiplied
 from modelc.quantize.command import Calibration, calibrated
@@ -120,15 +124,55 @@ def test_others_run_the_quantized_model(folder: Path, package: Path) -> None:
     assert (scores.argmax(-1) == digits.run(folder / "m.onnx", images).argmax(-1)).mean() > 0.9
 
 
-def test_what_costs_too_much_is_given_back(folder: Path, tmp_path: Path) -> None:
-    """One channel between two layers has numbers so large that one scale leaves nothing of the others."""
-    model = digits.classifier(tmp_path / "m.onnx", outlier=3000.0)
-    recipe = calibrated(
-        CompileRequest(model, OTHER, precision="int8"), Calibration(folder / "samples.npz", max_drop=0.02)
-    )
-    dtypes = {layer.name: (layer.dtype, layer.why) for layer in recipe.layers}
-    assert dtypes["second"] == ("float32", "given back for its error")
-    assert dtypes["third"][0] == "int8" and recipe.summary["drop"] <= 0.02
+@pytest.mark.parametrize("activation", ["LeakyRelu", "Relu"])
+def test_what_costs_too_much_is_given_back(folder: Path, tmp_path: Path, activation: str) -> None:
+    """One channel between two layers has numbers so large that one scale leaves nothing of the others. It is scaled
+    where what is between allows that; elsewhere the layer stays in float32."""
+    model = digits.classifier(tmp_path / "m.onnx", 3000.0, activation)
+    samples = Calibration(folder / "samples.npz", max_drop=0.02)
+    recipe = calibrated(CompileRequest(model, OTHER, precision="int8"), samples)
+    layers = {layer.name: layer for layer in recipe.layers}
+    assert layers["third"].dtype == "int8" and recipe.summary["drop"] <= 0.02
+    if activation == "Relu":
+        assert layers["second"].dtype == "int8" and list(recipe.smoothed) == ["r1"]
+    else:
+        assert (layers["second"].dtype, layers["second"].why) == ("float32", "given back for its error")
+
+
+CHANNELS = """<ir_version: 8, opset_import: ["" : 17]>
+channels (float[2, 8, 6, 6] x) => (float[2, 36, 5] y)
+<float zero = {0}, float six = {6}, int64[3] rows = {2, 8, 36}>
+{
+    a = Conv (x, w1, b1)
+    c = Clip (a, zero, six)
+    d = Conv <group: int = 8, pads = [1, 1, 1, 1]> (c, w2)
+    r = Relu (d)
+    e = Conv (r, w3, b3)
+    f = Reshape (e, rows)
+    t = Transpose <perm = [0, 2, 1]> (f)
+    n = LayerNormalization <axis = -1> (t, gamma, beta)
+    g = MatMul (n, w4)
+    m = Mul (g, gamma)
+    s = Add (m, beta)
+    y = MatMul (s, w5)
+}"""
+
+
+def test_channels_are_scaled_and_nothing_else_changes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    model = onnx.parser.parse_model(CHANNELS)
+    shapes = {"w1": (8, 8, 1, 1), "b1": (8,), "w2": (8, 1, 3, 3), "w3": (8, 8, 1, 1), "b3": (8,)}
+    shapes |= {"gamma": (8,), "beta": (8,), "w4": (8, 8), "w5": (8, 5)}
+    for name, shape in shapes.items():
+        model.graph.initializer.append(numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name))
+    onnx.save(model, tmp_path / "m.onnx")
+    floats = float_model(tmp_path / "m.onnx")
+    assert [place.value for place in smoothable(floats)] == ["c", "r", "n", "s"]
+    applied(floats, {v: rng.uniform(0.1, 3, 8).astype(np.float32) for v in ("c", "r", "n", "s")})
+    onnx.save(floats.model, tmp_path / "scaled.onnx")
+    images = rng.normal(0, 2, (2, 8, 6, 6)).astype(np.float32)
+    wanted, scaled = (digits.run(tmp_path / name, images) for name in ("m.onnx", "scaled.onnx"))
+    np.testing.assert_allclose(scaled, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
 
 
 # --- what does not fit --------------------------------------------------------------------------------------------

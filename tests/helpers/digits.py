@@ -43,17 +43,17 @@ def batches(count: int, seed: int) -> dict[str, np.ndarray]:
     return {"x": images.reshape(count, BATCH, 1, SIZE, SIZE), "labels": labels.reshape(count, BATCH)}
 
 
-def features() -> list[onnx.NodeProto]:
+def features(activation: str) -> list[onnx.NodeProto]:
     return [
         helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], "first", pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c1"], ["r1"], "relu1"),
+        helper.make_node(activation, ["c1"], ["r1"], "relu1"),
         helper.make_node("Conv", ["r1", "w2", "b2"], ["c2"], "second", pads=[1, 1, 1, 1], strides=[2, 2]),
         helper.make_node("Relu", ["c2"], ["r2"], "relu2"),
         helper.make_node("Flatten", ["r2"], ["f"], "flat"),
     ]
 
 
-def classifier(path: Path, outlier: float = 1.0) -> Path:
+def classifier(path: Path, outlier: float = 1.0, activation: str = "Relu") -> Path:
     """A network of two convolutions and a product that tells digits apart. With an `outlier` one channel between the
     convolutions has numbers that are so many times as large, and the same meaning."""
     rng = np.random.default_rng(7)
@@ -64,7 +64,7 @@ def classifier(path: Path, outlier: float = 1.0) -> Path:
         "b2": rng.normal(0, 0.1, 32).astype(F),
     }
     images, labels = pictures(1500, 1)
-    given = network(features(), weights, len(images), "f", (len(images), 32 * (SIZE // 2) ** 2))
+    given = network(features(activation), weights, len(images), "f", (len(images), 32 * (SIZE // 2) ** 2))
     columns = np.concatenate([run(given, images), np.ones((len(images), 1), F)], 1).astype(np.float64)
     wanted = np.eye(10)[labels]
     ridge = columns.T @ columns + 3 * np.eye(columns.shape[1])
@@ -73,7 +73,7 @@ def classifier(path: Path, outlier: float = 1.0) -> Path:
     weights["w1"][3] *= F(outlier)
     weights["b1"][3] *= F(outlier)
     weights["w2"][:, 3] /= F(outlier)
-    nodes = [*features(), helper.make_node("Gemm", ["f", "w3", "b3"], ["scores"], "third")]
+    nodes = [*features(activation), helper.make_node("Gemm", ["f", "w3", "b3"], ["scores"], "third")]
     onnx.save(network(nodes, weights, BATCH, "scores", (BATCH, 10)), path)
     return path
 

@@ -4,6 +4,7 @@ of the convolutions before them, an operator set that has scales by channel."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ class FloatModel:
     def index(self) -> None:
         """Sees nodes and outputs as they are now."""
         graph = self.model.graph
+        self.named: dict[str, NodeProto] = {}
         self.producers = {name: node for node in graph.node for name in node.output if name}
         self.readers: dict[str, list[NodeProto]] = {}
         for node in graph.node:
@@ -38,6 +40,22 @@ class FloatModel:
         self.inner = {x for node in graph.node for x in reads(node)} - self.readers.keys()
         self.inner |= {x for node in graph.node for x in {*reads(node)} - {*node.input}}  # of bodies of control flow
         self.results = {value.name for value in graph.output}
+
+    def node(self, name: str) -> NodeProto:
+        """The node of that name."""
+        if self.named.get(name) is None:
+            self.named = {node.name: node for node in self.model.graph.node}
+        return self.named[name]
+
+    def replace(self, node: NodeProto, by: Sequence[NodeProto]) -> None:
+        """Puts others in a node's place."""
+        graph = self.model.graph
+        name, nodes = node.name, list[NodeProto]()
+        for other in graph.node:
+            nodes += by if other.name == name else [NodeProto.FromString(other.SerializeToString())]
+        del graph.node[:]
+        graph.node.extend(nodes)
+        self.index()
 
     def array(self, name: str) -> NDArray[np.float32] | None:
         """The numbers of a constant in float32; None where it is none."""

@@ -51,13 +51,12 @@ class LayerChoice:
 @dataclass(frozen=True)
 class Recipe:
     """`layers` of the model, in its order; the `ranges` of the values that those read which multiply bytes;
-    `corrections`, what is added to their outputs by channel; `equalised`, pairs of layers; `smoothed`, by value, what
-    its channels are divided by. `summary` says of the whole what was measured."""
+    `corrections`, what is added to their outputs by channel; `smoothed`, by value, what its channels are
+    divided by. `summary` says of the whole what was measured."""
 
     layers: tuple[LayerChoice, ...]
     ranges: Mapping[str, Range]
     corrections: Mapping[str, Floats] = field(default_factory=dict)
-    equalised: tuple[tuple[str, str], ...] = ()
     smoothed: Mapping[str, Floats] = field(default_factory=dict)
     summary: Mapping[str, Any] = field(default_factory=dict)
 
@@ -81,7 +80,6 @@ class Recipe:
             "layers": [vars(layer) for layer in self.layers],
             "ranges": {name: vars(self.ranges[name]) for name in sorted(self.ranges)},
             "corrections": {name: _encoded(self.corrections[name]) for name in sorted(self.corrections)},
-            "equalised": [list(pair) for pair in self.equalised],
             "smoothed": {name: _encoded(self.smoothed[name]) for name in sorted(self.smoothed)},
             "summary": dict(self.summary),
         }
@@ -100,7 +98,6 @@ class Recipe:
             tuple(LayerChoice(**entry) for entry in tree["layers"]),
             ranges,
             {name: _decoded(text) for name, text in tree["corrections"].items()},
-            tuple((first, second) for first, second in tree["equalised"]),
             {name: _decoded(text) for name, text in tree["smoothed"].items()},
             tree["summary"],
         )

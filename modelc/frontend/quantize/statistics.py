@@ -3,7 +3,7 @@ some of its numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,9 +32,10 @@ def channels(value: str) -> str:
     return f"{value}/channels"
 
 
-def write_statistics(floats: FloatModel, values: Sequence[str], by_channel: Sequence[str], output: Path) -> None:
+def write_statistics(floats: FloatModel, values: Sequence[str], ranks: Mapping[str, int], output: Path) -> None:
     """Writes the model with outputs low(), high() and sampled() of each value, and channels(), the greatest magnitudes
-    along the last dimension, of those `by_channel`. Its own outputs are left out."""
+    by channel, of those that `ranks` names: of images their rank, of rows, whose last dimension is their channels, 0.
+    Its own outputs are left out."""
     model = type(floats.model)()
     model.CopyFrom(floats.model)
     graph = model.graph
@@ -56,15 +57,13 @@ def write_statistics(floats: FloatModel, values: Sequence[str], by_channel: Sequ
         for name in (low(value), high(value), sampled(value)):
             graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
     opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
-    for value in by_channel:
-        width = f"{value}/rows"
-        graph.node.extend(
-            [
-                helper.make_node("Abs", [value], [f"{value}/magnitudes"]),
-                helper.make_node("Flatten", [f"{value}/magnitudes"], [width], axis=-1),
-                reduced("ReduceMax", width, channels(value), (0,), opset, model),
-            ]
-        )
+    for value, rank in ranks.items():
+        graph.node.append(helper.make_node("Abs", [value], [f"{value}/magnitudes"]))
+        reads, axes = f"{value}/magnitudes", (0, *range(2, rank))
+        if not rank:
+            reads = f"{value}/rows"
+            graph.node.append(helper.make_node("Flatten", [f"{value}/magnitudes"], [reads], axis=-1))
+        graph.node.append(reduced("ReduceMax", reads, channels(value), axes, opset, model))
         graph.output.append(helper.make_tensor_value_info(channels(value), TensorProto.FLOAT, None))
     save(model, output)
 

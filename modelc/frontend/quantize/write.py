@@ -38,7 +38,7 @@ def emit_quantized(model: str | Path, recipe: Recipe, output: Path) -> None:
 def quantized(model: str | Path, recipe: Recipe) -> onnx.ModelProto:
     """The model of a Recipe."""
     floats = float_model(model)
-    applied(floats, recipe.equalised, recipe.smoothed)
+    applied(floats, recipe.smoothed)
     layers = {layer.name: layer for layer in layers_of(floats)}
     if unknown := sorted(recipe.narrow - layers.keys()):
         raise ConfigError(f"the choices quantize {unknown[0]!r}, which is no layer of this model")
@@ -81,11 +81,10 @@ def correct(floats: FloatModel, layer: Layer, added: NDArray[np.float32] | None)
 def _biased(floats: FloatModel, layer: Layer) -> tuple[NodeProto, int] | None:
     """The node that adds a bias to what a layer writes, and at which place it reads that; None where none can."""
     weights = floats.array(layer.weights)
-    nodes = {node.name: node for node in floats.model.graph.node}
     if layer.adding:
-        node = nodes[layer.adding]
+        node = floats.node(layer.adding)
         return node, next(k for k, name in enumerate(node.input) if name != layer.y)
-    node = nodes[layer.name]
+    node = floats.node(layer.name)
     if layer.op == "MatMul" or weights is None or any(a.name in ("alpha", "beta") and a.f != 1 for a in node.attribute):
         return None
     if len(node.input) < 3:
