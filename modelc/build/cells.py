@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from typing import Any
 
 from modelc.build.matrix import ForTarget, Matrix, Model
 from modelc.errors import ConfigError
@@ -29,6 +30,15 @@ class Cell:
     def package_name(self) -> str:
         """The folder's name."""
         return f"{self.model.name}.{self.target.label}.{self.precision}.modelc"
+
+    @property
+    def calibration(self) -> dict[str, Any] | None:
+        """How the cell is calibrated, but for where its samples are: in the words of a Calibration."""
+        if self.model.calibrate is None or self.precision not in ("int8", "auto"):
+            return None
+        drop = self.model.gates.drop
+        function = None if self.model.metric is None else self.model.metric.rpartition(":")[2]
+        return {"function": function} | ({} if drop is None else {"max_drop": drop})
 
     @property
     def tuned(self) -> bool:

@@ -116,7 +116,12 @@ def shipped(order: Mapping[str, Any]) -> tuple[dict[str, Any], Files]:
     sent = {**order, "model": f"model/{model.name}", "fixed": dict(order["fixed"])}
     copied = _records(order["database"])
     sent["database"] = RECORDS if copied else False
-    for name in ("inputs", "choices", "config"):
+    if order["calibration"] is not None and Path(order["calibrate"]).is_dir():
+        sent["calibrate"] = "given/samples"
+        paths |= {f"given/samples/{file.name}": file for file in Path(order["calibrate"]).iterdir() if file.is_file()}
+    for name in ("inputs", "choices", "config", "calibrate", "metric"):
+        if name in ("calibrate", "metric") and (order["calibration"] is None or sent[name] == "given/samples"):
+            continue
         if order[name] is not None and (name != "config" or order[name].endswith((".yaml", ".yml"))):
             sent[name] = f"given/{name}{Path(order[name]).suffix}"
             paths[sent[name]] = Path(order[name])
@@ -145,7 +150,7 @@ def _records(given: str | bool) -> bytes:
 def _moved(order: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """An order whose relative paths begin at `folder`."""
     moved = {**order, "model": str(folder / order["model"]), "fixed": dict(order["fixed"])}
-    for name in ("inputs", "choices", "config", "database"):
+    for name in ("inputs", "choices", "config", "database", "calibrate", "metric"):
         if isinstance(order[name], str) and order[name].startswith("given/"):
             moved[name] = str(folder / order[name])
     moved["fixed"]["constants"] = {

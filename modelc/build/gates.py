@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from modelc.build.kept import MANIFEST
 from modelc.build.matrix import SLOWDOWNS, Gates, Model
 from modelc.errors import ModelcError
-from modelc.package import Package, lacking, machine_of
+from modelc.package import Package, lacking, machine_of, read_choices
 from modelc.package.read import sha256_of
 from modelc.package.toolchain import native_machine
 
@@ -59,6 +59,18 @@ def judged(gates: Gates, package: Package) -> Iterator[GateResult]:
             over = f", {size - limit:,} too many" if size > limit else ""
             outcome = FAILED if size > limit else PASSED
             yield GateResult(f"max-{part}", outcome, f"{size:,} bytes of {limit:,}{over}", limit, size)
+    if gates.drop is not None and (result := _drop(gates.drop, package)) is not None:
+        yield result
+
+
+def _drop(limit: float, package: Package) -> GateResult | None:
+    """How much worse a package is than the float model that it was quantized from; None where it was not."""
+    summary = read_choices(package).get("quantized", {}).get("summary", {})
+    if "drop" not in summary:
+        return None
+    drop = float(summary["drop"])
+    outcome = PASSED if drop <= limit else FAILED
+    return GateResult("max-drop", outcome, f"{drop:.3%} worse, at most {limit:.3%} allowed", limit, drop)
 
 
 def timed(

@@ -43,8 +43,22 @@ class ModelFiles:
         if model.sha256 and digest != model.sha256:
             raise ConfigError(f"{model.path} has the sha256 {digest}; expected {model.sha256}, as sha256 says")
         named = [*files_beside(model.path), *filter(None, (model.inputs, model.choices))]
+        named += _calibrating(model)
         named += [Path(value) for value in model.fixed.get("constants", {}).values() if isinstance(value, str)]
         return ModelFiles(digest, {str(k): _digest(path) for k, path in enumerate(named)})
+
+
+def _calibrating(model: Model) -> list[Path]:
+    """The files of a model's samples, and that of its metric. Raises ConfigError."""
+    if model.calibrate is None:
+        return []
+    files = [Path(model.metric.rpartition(":")[0])] if model.metric is not None else []
+    if not model.calibrate.is_dir():
+        return [model.calibrate, *files]
+    try:
+        return [*sorted(file for file in model.calibrate.iterdir() if file.is_file()), *files]
+    except OSError as error:
+        raise ConfigError(f"the folder {model.calibrate} cannot be read: {error.strerror}") from None
 
 
 def key_of(cell: Cell, files: ModelFiles, target: Target) -> str:
@@ -63,6 +77,7 @@ def key_of(cell: Cell, files: ModelFiles, target: Target) -> str:
         "constants": {k: v for k, v in model.fixed.get("constants", {}).items() if not isinstance(v, str)},
         "from files": [key for key, value in model.fixed.get("constants", {}).items() if isinstance(value, str)],
         "given": [model.inputs is not None, model.choices is not None],
+        "calibrated": cell.calibration,
         "config": config.to_json(),
         "precision": cell.precision,
         "form": dict(model.form),

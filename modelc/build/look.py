@@ -17,6 +17,7 @@ from modelc.errors import ConfigError, ModelcError
 from modelc.package import emulator, lacking, machine_of
 from modelc.package.toolchain import native_machine
 from modelc.partition.precision import require_bfloat16
+from modelc.quantize.price import require_bytes
 from modelc.target import Target
 
 MOST_NODES = 3  # that are named of a model which cannot be compiled
@@ -40,6 +41,8 @@ def looked_at(cells: Sequence[Cell], source: Path, kept: Kept, say: Callable[[st
             target = target_of(cell.target.name)
             if cell.precision == "bf16":
                 require_bfloat16(target)
+            if cell.precision == "int8" and cell.calibration is not None:
+                require_bytes(target)
             if cell.model.gates.verified and (why := unverifiable(target)):
                 missing.append(f"{cell.target.name}: {why}; leave it out here, or say gates: {{verified: false}}")
             if cell.model.name in files:

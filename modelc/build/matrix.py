@@ -33,7 +33,8 @@ PARTS = ("params", "arena", "library")  # of a package that have a size
 @dataclass(frozen=True)
 class Gates:
     """What is asked of a package: sizes in bytes; `ratios` by engine, at least so many times as fast; `slowdown`: the
-    share of the baseline's time by which it may be slower, `kernel_slowdown` by which a kernel of it may be."""
+    share of the baseline's time by which it may be slower, `kernel_slowdown` by which a kernel of it may be; `drop`: by
+    how much a calibrated package may be worse than the float model, as a share."""
 
     verified: bool = True
     params: int | None = None
@@ -42,6 +43,7 @@ class Gates:
     ratios: Mapping[str, float] = field(default_factory=dict)
     slowdown: float | None = None
     kernel_slowdown: float | None = None
+    drop: float | None = None
 
     @property
     def timed(self) -> bool:
@@ -83,6 +85,8 @@ class Model:
     targets: tuple[ForTarget, ...]
     precisions: tuple[str, ...]
     gates: Gates
+    calibrate: Path | None = None
+    metric: str | None = None
 
 
 @dataclass(frozen=True)
@@ -210,7 +214,7 @@ def _nearest(word: Any, known: list[Any]) -> str:
 
 
 def _clashes(tree: Mapping[str, Any]) -> Iterator[str]:
-    """What fits the schema, and cannot be built: cells of one name, forms that there are not."""
+    """What fits the schema, and cannot be built: cells of one name, forms that are none, bytes without samples."""
     entries = [("targets", tree["targets"])]
     entries += [(f"models.{name}.targets", model.get("targets", ())) for name, model in tree["models"].items()]
     for place, targets in entries:
@@ -226,6 +230,15 @@ def _clashes(tree: Mapping[str, Any]) -> Iterator[str]:
             yield f"models.{name}: {error}"
         if form and any(_target(target).budget for target in model.get("targets", tree["targets"])):
             yield f"models.{name}: tuned packages have no form and no limits: leave these out, or the target's budget"
+        narrow = "int8" in model.get("precisions", tree.get("precisions", ()))
+        if narrow and not {"calibrate", "choices"} & model.keys():
+            yield f"models.{name} has the precision int8 and no samples: write calibrate: DATA.npz"
+        if {"calibrate", "choices"} <= model.keys():
+            yield f"models.{name} has calibrate and choices, which say the same: write one of them"
+        if "metric" in model and "calibrate" not in model:
+            yield f"models.{name} has a metric and no samples: write calibrate: DATA.npz"
+        if narrow and any(_target(target).budget for target in model.get("targets", tree["targets"])):
+            yield f"models.{name} has the precision int8 for a target with a budget: tune takes no int8"
 
 
 # --- what fits ------------------------------------------------------------------------------------------------------
@@ -261,6 +274,8 @@ def _model(name: str, entry: Mapping[str, Any], tree: Mapping[str, Any], folder:
         targets=tuple(_located(_target(target), folder) for target in entry.get("targets", tree["targets"])),
         precisions=tuple(entry.get("precisions", tree.get("precisions", ("f32",)))),
         gates=_gates({**tree.get("gates", {}), **entry.get("gates", {})}),
+        calibrate=place("calibrate"),
+        metric=str(folder / entry["metric"]) if "metric" in entry else None,
     )
 
 
@@ -285,6 +300,6 @@ def _form(entry: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def _gates(entry: Mapping[str, Any]) -> Gates:
     sizes = {part: bytes_of(entry[f"max-{part}"]) for part in PARTS if f"max-{part}" in entry}
-    whole, kernel = (share_of(entry[gate]) if gate in entry else None for gate in SLOWDOWNS)
+    whole, kernel, drop = (share_of(entry[gate]) if gate in entry else None for gate in (*SLOWDOWNS, "max-drop"))
     ratios = entry.get("min-ratio", {})
-    return Gates(entry.get("verified", True), **sizes, ratios=ratios, slowdown=whole, kernel_slowdown=kernel)
+    return Gates(entry.get("verified", True), **sizes, ratios=ratios, slowdown=whole, kernel_slowdown=kernel, drop=drop)

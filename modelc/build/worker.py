@@ -12,10 +12,14 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modelc.errors import ModelcError, escaped
 from modelc.signals import tidy_ends
+
+if TYPE_CHECKING:
+    from modelc.compile.request import CompileRequest
+    from modelc.compile.result import CompileResult
 
 PR_SET_PDEATHSIG = 1
 
@@ -52,24 +56,32 @@ def made(order: Mapping[str, Any]) -> dict[str, Any]:
     from modelc.compile.command import compile_request
     from modelc.compile.request import CompileRequest
 
-    result = compile_request(
-        CompileRequest(
-            order["model"],
-            target,
-            order["output"],
-            threads=order["threads"],
-            choices=order["choices"],
-            verify=order["verify"],
-            keep_unverified=order["keep_unverified"],
-            **order["form"],
-            **given,
-        )
+    asked = CompileRequest(
+        order["model"],
+        target,
+        order["output"],
+        threads=order["threads"],
+        choices=order["choices"],
+        verify=order["verify"],
+        keep_unverified=order["keep_unverified"],
+        **order["form"],
+        **given,
     )
+    result = compile_request(asked) if order["calibration"] is None else _calibrated(asked, order)
     compiled = result.to_json()
     outcome = {"tuned": False, "seconds": compiled["total_seconds"], "notes": compiled["notes"]}
     consulted = None if result.consulted is None else result.consulted.to_json()
     outcome |= {"verification": compiled["verification"]}
     return {"outcome": outcome, "consulted": consulted, "answers": result.answers}
+
+
+def _calibrated(request: CompileRequest, order: Mapping[str, Any]) -> CompileResult:
+    from modelc.quantize.command import Calibration, compile_calibrated
+
+    said = dict(order["calibration"])
+    function = said.pop("function")
+    metric = None if function is None else f"{order['metric']}:{function}"
+    return compile_calibrated(request, Calibration(order["calibrate"], metric, **said))
 
 
 def _say(stage: str, text: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from modelc.cli.calibrating import calibration_of, calibration_options, show_recipe
 from modelc.cli.fixing import fixed, fixing_options, running, running_options
 from modelc.cli.forms import form_options, limit_options
 from modelc.cli.importing import import_quickly
@@ -59,6 +60,7 @@ MOST_ROWS = 4
 @click.option(
     "-v", "--verbose", is_flag=True, help="Say of each kernel why it has its precision, layout and algorithm."
 )
+@calibration_options
 @database_options
 @click.option(
     "--run-threads",
@@ -90,6 +92,10 @@ def compile_(
     no_verify: bool,
     keep_unverified: bool,
     choices: Path | None,
+    calibrate: Path | None,
+    metric: str | None,
+    max_drop: str | None,
+    emit_onnx: Path | None,
     database: Path | None,
     no_database: bool,
     run_threads: int,
@@ -142,9 +148,16 @@ def compile_(
             max_params=max_params,
             max_arena=max_arena,
             max_library=max_library,
+            emit_onnx=emit_onnx,
             progress=Staged(view).follow,
         )
-        result = compile_request(request)
+        calibration = calibration_of(calibrate, metric, max_drop)
+        if calibration is None:
+            result = compile_request(request)
+        else:
+            from modelc.quantize.command import compile_calibrated
+
+            result = compile_calibrated(request, calibration)
         short = None
         if result.path is not None and not (no_bench or no_verify):
             from modelc.verify.bench import beside_ort
@@ -176,6 +189,8 @@ def compile_(
             say(f"                {line}")
         say(f"  library       {size(result.library_bytes)}")
         say(f"  compile time  {sum(result.seconds.values()):.1f} s ({stages})")
+        if result.recipe is not None:
+            show_recipe(result.recipe)
         say(f"  verification  {result.report.sentence() if result.report else 'none'}")
         if short is not None:
             say(

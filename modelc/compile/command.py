@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +18,11 @@ from modelc.compile.result import CompileResult
 from modelc.compile.stages import STAGES, Stages
 from modelc.database import database_for
 from modelc.database.recorded import Recorded
-from modelc.errors import blaming
+from modelc.errors import ConfigError, blaming
+from modelc.frontend.quantize.recipe import INT8, Recipe
+from modelc.frontend.quantize.write import emit_quantized, write_quantized
 from modelc.ir.candidate import Candidate
+from modelc.scratch import TemporaryFolder
 from modelc.target import load_target
 
 
@@ -43,15 +46,19 @@ def compile_request(request: CompileRequest) -> CompileResult:
         flags = as_chosen(locked, request.flags, settings.inputs)
         steering = flags.applied(path, request.inputs)
     target = target if target is not None else load_target("native")
+    recipe = request.recipe if request.recipe is not None else locked.recipe if locked is not None else None
+    _check_quantizing(request, recipe)
     stages = Stages(
         last=request.stop_after or STAGES[-1],
         dump_dir=None if request.dump_dir is None else Path(request.dump_dir),
         progress=request.say,
     )
     database, note = database_for(request.database if request.choices is None else False, write=False)
-    with database or nullcontext(), blaming(f"model {path}"):
+    with ExitStack() as stack:
+        stack.enter_context(database or nullcontext())
+        stack.enter_context(blaming(f"model {path}"))
         run = Run(
-            model=path,
+            model=path if recipe is None else _quantized(path, recipe, request, stack),
             digest=digest,
             target=target,
             config=settings,
@@ -66,8 +73,34 @@ def compile_request(request: CompileRequest) -> CompileResult:
             limits=limits,
             recorded=Recorded(database, target, request.run_threads) if database else None,
             notes=(note,) if note else (),
+            recipe=recipe,
         )
         return run.compile(request.place, request.verify, request.keep_unverified)
+
+
+def _check_quantizing(request: CompileRequest, recipe: Recipe | None) -> None:
+    """Raises ConfigError where what is asked for needs a Recipe, and there is none."""
+    if recipe is not None:
+        return
+    if request.precision == INT8:
+        raise ConfigError(
+            "precision int8 is decided by samples: give --calibrate DATA.npz, or the --choices of a package of this "
+            "very model that was calibrated"
+        )
+    if request.emit_onnx is not None:
+        raise ConfigError(
+            "--emit-onnx writes the model that was quantized, and none is: compile with --precision int8 --calibrate"
+        )
+
+
+def _quantized(path: Path, recipe: Recipe, request: CompileRequest, stack: ExitStack) -> Path:
+    """The quantized model, in a file of the model's own name, for as long as `stack` is open."""
+    folder = Path(stack.enter_context(TemporaryFolder("quantized")))
+    request.say("quantize", f"{len(recipe.narrow)} of {len(recipe.layers)} layers")
+    write_quantized(path, recipe, folder / path.name)
+    if request.emit_onnx is not None:
+        emit_quantized(path, recipe, Path(request.emit_onnx))
+    return folder / path.name
 
 
 compile = called_by_fields(CompileRequest, compile_request)

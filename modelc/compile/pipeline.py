@@ -36,6 +36,7 @@ from modelc.compile.stages import Stages, Stopped
 from modelc.database.recorded import Recorded
 from modelc.errors import ConfigError, VerificationError, blaming
 from modelc.frontend.onnx import import_model
+from modelc.frontend.quantize.recipe import Recipe
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.graph import Graph
@@ -142,6 +143,7 @@ class Run:
     shared_packing: SharedPacking = field(default_factory=SharedPacking)  # of what was scheduled last
     limits: Limits = field(default_factory=Limits)  # of sizes
     within: Within = field(default_factory=Within)  # how constants were kept within them
+    recipe: Recipe | None = None  # by which `model` was quantized; `digest` is of the float model then
 
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
         if self.stages.reach("package"):  # what would fail at the end, before any work
@@ -186,6 +188,7 @@ class Run:
                 *priced_as_another(self.target.cpu),
             ),
             report=built.report,
+            recipe=run.recipe,
             consulted=self.recorded.consulted if self.recorded else None,
             answers=self.recorded.consulted.answers(self.recorded.database) if self.recorded else "",
         )
@@ -422,7 +425,7 @@ class Run:
         tasks = {key: one.candidate for key, one in compiled.items()}
         constants = tuple(FixedInput.of(name, array) for name, array in self.constants.items())
         made_for = (__version__, self.digest, self.target, self.shapes, constants, self.config)
-        chosen = Choices(*made_for, tasks, occurrences(programs.rounded), programs.kept, programs.layouts)
+        chosen = Choices(*made_for, tasks, occurrences(programs.rounded), programs.kept, programs.layouts, self.recipe)
         return PackageSpec(
             name=self.model.stem,
             target=PackageTarget(self.target.name, self.target.triple, self.target.features),
@@ -433,7 +436,10 @@ class Run:
             versions={"modelc": __version__, **{tool: installed_version(tool) for tool in TOOLS}},
             flush_denormals=self.config.flush_denormals,
             check_addresses=self.config.check_addresses,
-            notes=tuple(dict.fromkeys(note for program in programs.rounded for note in program.notes)),
+            notes=(
+                *(self.recipe.notes if self.recipe is not None else ()),
+                *dict.fromkeys(note for program in programs.rounded for note in program.notes),
+            ),
             constants=constants,
             padding=None if expose else self.imported.padding,
             bounds=self.config.inputs.bounds,

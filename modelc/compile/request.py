@@ -14,6 +14,7 @@ from modelc.compile.config import Config, check_precision, load_config
 from modelc.compile.inputs import Flags
 from modelc.compile.stages import STAGES, Progress
 from modelc.errors import ConfigError
+from modelc.frontend.quantize.recipe import INT8, Recipe
 from modelc.frontend.steering.flags import Given
 from modelc.package.form import Form
 from modelc.target import Target, load_target
@@ -33,7 +34,8 @@ class Request:
     `pad_dims` names dimensions along which inputs may be shorter than a variant's, and are filled up with zeros, or
     with what `pad_values` say by input; `bounds` says the most that values of the model can be which sizes are made of,
     where these depend on data and nothing else bounds them.
-    `config` is a Config, a name or a file; `precision` (f32, bf16, auto) is said in place of the configuration's.
+    `config` is a Config, a name or a file; `precision` (f32, bf16, auto; int8 where the model is calibrated) is said in
+    place of the configuration's.
     `database` is one of modelc.tune: True, the user's own; False, none. `progress` is told each stage and what it is
     at."""
 
@@ -73,6 +75,8 @@ class Request:
             named = config if isinstance(config, Config) else load_config(config)
         if self.precision is None:
             return named
+        if self.precision == INT8:  # what a Recipe does not name is in float32
+            return named.allowing(precision="f32")
         return named.allowing(precision=check_precision(self.precision, "precision"))
 
     def say(self, stage: str, text: str) -> None:
@@ -93,7 +97,9 @@ class CompileRequest(Request):
     shapes, the Tasks that occur are taken. Without `choices`, of each Task the Candidate is taken that the database has
     measured to be the fastest for just this target and version of modelc, on `run_threads` threads. `prefix`, `emit`,
     `embed_params`, `freestanding`, `libc`, `cc` and `ar` say what the package is made as (modelc.package.Form),
-    `max_params` ("1.2x", "4MB"), `max_arena` and `max_library` how large it may be."""
+    `max_params` ("1.2x", "4MB"), `max_arena` and `max_library` how large it may be. With a `recipe` (modelc.quantize),
+    or `choices` that have one, the model is quantized first, and the package is compared with that; it is also written
+    to `emit_onnx`."""
 
     model: str | Path
     target: str | Path | Target | None = None
@@ -115,6 +121,8 @@ class CompileRequest(Request):
     max_params: str = field(default="", kw_only=True)
     max_arena: str = field(default="", kw_only=True)
     max_library: str = field(default="", kw_only=True)
+    recipe: Recipe | None = field(default=None, kw_only=True)
+    emit_onnx: str | Path | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.stop_after is not None and self.stop_after not in STAGES:

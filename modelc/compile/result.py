@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from modelc.database.consulted import Consulted
+from modelc.frontend.quantize.recipe import Recipe
 from modelc.space.constants import Within
 from modelc.space.shared_packing import SharedPacking
 from modelc.verify import Report
@@ -43,6 +44,7 @@ class CompileResult:
     report: Report | None = None
     consulted: Consulted | None = None
     answers: str = ""
+    recipe: Recipe | None = None  # by which the model was quantized
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -65,5 +67,6 @@ class CompileResult:
             "agreement": self.shared_packing.to_json(),
             "constants": self.constants.to_json(),
             "notes": list(self.notes),
+            "quantized": None if self.recipe is None else self.recipe.report(),
             "verification": None if self.report is None else self.report.to_json()["summary"],
         }

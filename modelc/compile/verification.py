@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -14,7 +15,9 @@ from modelc import __version__
 from modelc.compile.choices import check_choices, digest_of, parse_choices
 from modelc.compile.pipeline import Run
 from modelc.errors import ConfigError, InputError, InvalidIR, ModelcError, TargetError, blaming
+from modelc.frontend.quantize.write import write_quantized
 from modelc.package import Package, read_choices, read_package
+from modelc.scratch import TemporaryFolder
 from modelc.verify import Report
 from modelc.verify.check import other_model
 from modelc.verify.compare import BF16, Tolerance
@@ -39,21 +42,24 @@ def verify(
     drawn ones for each variant; what is computed through bfloat16 has to be as near as `bf16` says, everything else as
     `rtol` and `atol` say. `check` (quick, default, thorough) is how many numbers of each kernel are looked at.
     `per_layer` compares every kernel with ONNX Runtime's piece of the model too."""
-    with blaming(f"package {package}, model {model}"):
+    with blaming(f"package {package}, model {model}"), ExitStack() as stack:
         for name, value in (("rtol", rtol), ("atol", atol)):
             if not 0 <= value < inf:
                 raise InputError(f"{name} is {value}; expected a number from 0")
         if check not in EFFORTS:
             raise InputError(f"check is {check!r}; expected one of {', '.join(EFFORTS)}")
         read = read_package(package)
-        notes = list(other_model(read, model))
+        others = other_model(read, model)
+        notes = list(others)
+        if not others and (quantized := _as_quantized(read, Path(model), stack)) is not None:
+            model, notes = quantized, ["the model is quantized as for the package, and compared so"]
         blueprints: tuple[Blueprint, ...] = ()
         try:
             blueprints = blueprints_of(read, Path(model)) if read_choices(read) else ()
         except TargetError as error:  # a user's intrinsics lie elsewhere
             notes.append(f"its kernels cannot be judged by themselves: {error}")
         except (ModelcError, InvalidIR) as error:
-            if not notes:
+            if not others:
                 raise
             notes.append(f"its kernels cannot be judged by that file, whose Tasks are others: {error}")
         if not read_choices(read):
@@ -71,6 +77,17 @@ def verify(
             per_layer=per_layer,
         )
         return replace(report, notes=(*notes, *report.notes))
+
+
+def _as_quantized(read: Package, model: Path, stack: ExitStack) -> Path | None:
+    """The model as the package was made of it, for as long as `stack` is open; None where it was not quantized."""
+    tree = read_choices(read)
+    recipe = parse_choices(tree, str(read.path / "choices.json")).recipe if "quantized" in tree else None
+    if recipe is None:
+        return None
+    path = Path(stack.enter_context(TemporaryFolder("quantized"))) / model.name
+    write_quantized(model, recipe, path)
+    return path
 
 
 def blueprints_of(read: Package, model: Path) -> tuple[Blueprint, ...]:

@@ -7,5 +7,6 @@ operators/   operators of many forms in one, and those whose sizes or draws depe
 control/     branches, loops and sequences
 microsoft/   the domain com.microsoft: fused and quantized operators of ONNX Runtime
 classical/   the domain ai.onnx.ml: linear models, trees, support vectors
+quantize/    a model of float32 as one whose layers multiply bytes, from scales that are given
 witness/     models, and parts of them, as ONNX Runtime is given them to compare with
 """

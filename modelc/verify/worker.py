@@ -73,7 +73,9 @@ def open_modelc(path: str, threads: int) -> Opened:
     return Opened(f"modelc {model.metadata['versions'].get('modelc', '')}".strip(), model.run, model)
 
 
-def open_ort(path: str, threads: int, denormals_as_zero: bool = False, optimised: bool = True) -> Opened:
+def open_ort(
+    path: str, threads: int, denormals_as_zero: bool = False, optimised: bool = True, whole_numbers: bool = True
+) -> Opened:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -82,6 +84,8 @@ def open_ort(path: str, threads: int, denormals_as_zero: bool = False, optimised
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
     options.add_session_config_entry("session.intra_op.allow_spinning", "1")
     options.log_severity_level = 3
+    if not whole_numbers:  # what is between DequantizeLinear and QuantizeLinear is computed in float32
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
     if denormals_as_zero:
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -94,6 +98,7 @@ def open_ort(path: str, threads: int, denormals_as_zero: bool = False, optimised
         return {name: array for name, array in outputs if isinstance(array, np.ndarray)}  # lists of maps are none
 
     how = " with denormals as zero" * denormals_as_zero + " without optimisations" * (not optimised)
+    how += " without products of bytes" * (not whole_numbers)
     return Opened(f"onnxruntime {ort.__version__}{how}", run)
 
 
@@ -131,6 +136,7 @@ ENGINES: dict[str, Callable[[str, int], Opened]] = {
     "ort": open_ort,
     "ort-daz": lambda path, threads: open_ort(path, threads, denormals_as_zero=True),
     "ort-plain": open_plain_ort,
+    "ort-real": lambda path, threads: open_ort(path, threads, whole_numbers=False),
     "openvino": open_openvino,
     "openvino-bf16": lambda path, threads: open_openvino(path, threads, "bf16"),
 }

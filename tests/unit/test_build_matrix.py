@@ -91,6 +91,16 @@ def test_shares() -> None:
     assert share_of(0.03) == share_of("3%") == share_of("3.0 %")
 
 
+def test_what_bytes_are_calibrated_by() -> None:
+    entry = {"path": "m.onnx", "precisions": ["f32", "int8"], "calibrate": "samples", "metric": "judge.py:right"}
+    tree = {**TREE, "targets": ["cortex-a76"], "models": {"m": entry}, "gates": {"max-drop": "2%"}}
+    matrix = parse_matrix(tree, SOURCE)
+    (model,) = matrix.models
+    assert model.calibrate == SOURCE.parent / "samples" and model.metric == str(SOURCE.parent / "judge.py:right")
+    wide, narrow = cells_of(matrix)
+    assert wide.calibration is None and narrow.calibration == {"function": "right", "max_drop": 0.02}
+
+
 def test_every_mistake_is_said_at_once_with_the_nearest_word() -> None:
     said = refused(
         {
@@ -106,7 +116,7 @@ def test_every_mistake_is_said_at_once_with_the_nearest_word() -> None:
     whole = "\n".join(said)
     for words in (
         "targets is []; expected at least one entry",
-        "expected f32, bf16, auto. Did you mean f32?",
+        "expected f32, bf16, int8, auto. Did you mean f32?",
         "has an unknown key 'max_params'",
         "Did you mean max-params?",
         "gates.max-arena is '3 bytes'; expected Bytes, or a number with B, KB, MB or GB",
@@ -129,6 +139,12 @@ def test_every_mistake_is_said_at_once_with_the_nearest_word() -> None:
         ({**TREE, "targets": ["a", "x/a.yaml"]}, "targets has a twice: packages would have one name"),
         ({**TREE, "models": {"a": {"path": "m", "sha256": "12"}}}, "models.a.sha256 is '12'"),
         ({**TREE, "models": {"a": {"path": "m", "dims": {"n": -1}}}}, "models.a.dims.n is -1; expected a number from"),
+        (
+            {**TREE, "models": {"a": {"path": "m", "precisions": ["int8"]}}},
+            "models.a has the precision int8 and no samples",
+        ),
+        ({**TREE, "models": {"a": {"path": "m", "metric": "j.py:f"}}}, "models.a has a metric and no samples"),
+        ({**TREE, "models": {"a": {"path": "m", "metric": "j"}}}, "models.a.metric is 'j'"),
         ({**TREE, "gates": {"min-ratio": {"ort": 0}}}, "gates.min-ratio.ort is 0; expected a number above 0"),
     ],
 )

@@ -38,6 +38,7 @@ ROOMS = (  # from the top
     "database",
     "verify",
     "compile",
+    "quantize",
     "tune",
     "build",
     "report",

@@ -1,0 +1,87 @@
+"""The flags of compiling to bytes: --calibrate, --metric, --max-drop, --emit-onnx; the table of what was decided."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from modelc.cli.output import shortened, show
+
+if TYPE_CHECKING:
+    from modelc.frontend.quantize.recipe import Recipe
+    from modelc.quantize.command import Calibration
+
+F = TypeVar("F", bound=Callable[..., Any])
+_SHARE = re.compile(r"([0-9]{1,3}\.?[0-9]{0,9}|\.[0-9]{1,9})( ?%)?")
+MOST_NAME = 48  # characters of a layer's name in the table
+
+
+def calibration_options(function: F) -> F:
+    """What `calibration_of` takes, and --emit-onnx."""
+    path = click.Path(path_type=Path)
+    for option in (
+        click.option(
+            "--emit-onnx", metavar="Q.onnx", type=path, help="Also write the quantized model, for other engines."
+        ),
+        click.option(
+            "--max-drop",
+            metavar="SHARE",
+            help="How much worse than the float model outputs may be on samples that are held back: 1% (the default), "
+            "0.005.",
+        ),
+        click.option(
+            "--metric",
+            metavar="FILE.py:FUNCTION",
+            help="What the drop is measured by: a function of the outputs and of the sample, arrays by name, more for "
+            "better (default: classes that agree, or the relative error). The file is executed.",
+        ),
+        click.option(
+            "--calibrate",
+            metavar="DATA.npz|FOLDER",
+            type=path,
+            help="Samples by which the model is quantized: arrays with a leading axis of samples, or a file for each. "
+            "For --precision int8 or auto.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def calibration_of(calibrate: Path | None, metric: str | None, max_drop: str | None) -> Calibration | None:
+    """What the flags say; None where the model is not calibrated."""
+    if calibrate is None:
+        for flag, given in (("--metric", metric), ("--max-drop", max_drop)):
+            if given is not None:
+                raise click.UsageError(f"{flag} is for --calibrate DATA.npz, which is not given")
+        return None
+    from modelc.quantize.command import MAX_DROP, Calibration
+
+    return Calibration(calibrate, metric, MAX_DROP if max_drop is None else share_of(max_drop))
+
+
+def share_of(text: str) -> float:
+    """1% or 0.01 as a share."""
+    match = _SHARE.fullmatch(text.strip())
+    if match is None:
+        raise click.BadParameter(f"{text[:80]!r}: expected a share, such as 1% or 0.01", param_hint="--max-drop")
+    return float(match[1]) / (100 if match[2] else 1)
+
+
+def show_recipe(recipe: Recipe) -> None:
+    """The table of the layers, and the drop."""
+    rows = [
+        (
+            shortened(layer.name, MOST_NAME),
+            layer.dtype,
+            f"{layer.alone:.3%}",
+            f"{layer.network:.3%}",
+            f"{1e6 * layer.saved_seconds:.1f}",
+            layer.why,
+        )
+        for layer in recipe.layers
+    ]
+    show(("layer", "dtype", "error alone", "error in the network", "saved µs, estimated", "why"), rows)

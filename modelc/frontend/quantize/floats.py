@@ -1,0 +1,186 @@
+"""The float model that a Recipe is about: nodes with names, constants that are initializers, batch norms in the weights
+of the convolutions before them, an operator set that has scales by channel."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import AttributeProto, NodeProto, helper, numpy_helper, version_converter
+
+from modelc.errors import ModelError
+from modelc.frontend.control.structure import reads
+from modelc.frontend.load.read import read_model, tensor_array
+
+OPSET = 13  # the first with scales by channel
+
+
+class FloatModel:
+    """A model that is being rewritten, with its constants by name and who reads and writes each value."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model = model
+        self.constants = {t.name: t for t in model.graph.initializer}
+        self.index()
+
+    def index(self) -> None:
+        """Sees nodes and outputs as they are now."""
+        graph = self.model.graph
+        self.named: dict[str, NodeProto] = {}
+        self.producers = {name: node for node in graph.node for name in node.output if name}
+        self.readers: dict[str, list[NodeProto]] = {}
+        for node in graph.node:
+            for name in dict.fromkeys(node.input):
+                if name:
+                    self.readers.setdefault(name, []).append(node)
+        self.inner = {x for node in graph.node for x in reads(node)} - self.readers.keys()
+        self.inner |= {x for node in graph.node for x in {*reads(node)} - {*node.input}}  # of bodies of control flow
+        self.results = {value.name for value in graph.output}
+
+    def node(self, name: str) -> NodeProto:
+        """The node of that name."""
+        if self.named.get(name) is None:
+            self.named = {node.name: node for node in self.model.graph.node}
+        return self.named[name]
+
+    def replace(self, node: NodeProto, by: Sequence[NodeProto]) -> None:
+        """Puts others in a node's place."""
+        graph = self.model.graph
+        name, nodes = node.name, list[NodeProto]()
+        for other in graph.node:
+            nodes += by if other.name == name else [NodeProto.FromString(other.SerializeToString())]
+        del graph.node[:]
+        graph.node.extend(nodes)
+        self.index()
+
+    def array(self, name: str) -> NDArray[np.float32] | None:
+        """The numbers of a constant in float32; None where it is none."""
+        tensor = self.constants.get(name)
+        if tensor is None or tensor.data_type != onnx.TensorProto.FLOAT:
+            return None
+        return tensor_array(tensor, Path())
+
+    def set(self, name: str, numbers: NDArray[np.float32]) -> None:
+        """Gives a constant, a new one or one that there is, these numbers."""
+        tensor = numpy_helper.from_array(np.ascontiguousarray(numbers), name)
+        if name in self.constants:
+            self.constants[name].CopyFrom(tensor)
+        else:
+            self.model.graph.initializer.append(tensor)
+            self.constants[name] = self.model.graph.initializer[-1]
+
+    def private(self, name: str) -> bool:
+        """Whether one node alone reads a value, and nothing else does."""
+        return len(self.readers.get(name, ())) == 1 and name not in self.results and name not in self.inner
+
+
+def float_model(path: str | Path) -> FloatModel:
+    """The model in the file, as a Recipe is about it. Raises ModelError."""
+    read_model(path)  # which says what is wrong with it
+    try:
+        model = onnx.load(path)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"the data of the model {path} cannot be read: {str(error)[:200]}") from None
+    versions = {opset.domain or "ai.onnx": opset.version for opset in model.opset_import}
+    if versions.get("ai.onnx", OPSET) < OPSET:
+        model = _converted(model, versions["ai.onnx"], path)
+    _name_nodes(model)
+    _constants_as_initializers(model)
+    floats = FloatModel(model)
+    _fold_batch_norms(floats)
+    return floats
+
+
+def _converted(model: onnx.ModelProto, version: int, path: str | Path) -> onnx.ModelProto:
+    try:
+        return version_converter.convert_version(model, OPSET)
+    except (RuntimeError, ValueError, IndexError) as error:  # what the converter raises for operators it does not know
+        raise ModelError(
+            f"the model {path} is of operator set {version}, which has no scales by channel, and cannot be converted "
+            f"to {OPSET} ({' '.join(str(error).split())[:200]}): export it with operator set {OPSET} or later"
+        ) from None
+
+
+def _name_nodes(model: onnx.ModelProto) -> None:
+    """Gives each node of the graph a name that no other has."""
+    counts = Counter(node.name for node in model.graph.node)
+    for node in model.graph.node:
+        if not node.name or counts[node.name] > 1:
+            output = next((name for name in node.output if name), "")
+            node.name = f"{node.op_type}:{output}"
+
+
+def _constants_as_initializers(model: onnx.ModelProto) -> None:
+    graph = model.graph
+    kept = list[NodeProto]()
+    for node in graph.node:
+        values = [a.t for a in node.attribute if a.name == "value" and a.type == AttributeProto.TENSOR]
+        if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(values) != 1:
+            kept.append(node)
+            continue
+        tensor = onnx.TensorProto()
+        tensor.CopyFrom(values[0])
+        tensor.name = node.output[0]
+        graph.initializer.append(tensor)
+    given = {value.name for value in graph.output}
+    written = {t.name for t in graph.initializer}
+    for name in sorted(given & written):  # a graph gives what a node writes
+        alias = f"{name}/constant"
+        tensor = next(t for t in graph.initializer if t.name == name)
+        tensor.name = alias
+        for node in kept:
+            for k, read in enumerate(node.input):
+                node.input[k] = alias if read == name else read
+        kept.append(helper.make_node("Identity", [alias], [name], f"Identity:{name}"))
+    del graph.node[:]
+    graph.node.extend(kept)
+
+
+def _fold_batch_norms(floats: FloatModel) -> None:
+    """Conv and BatchNormalization of its output become one Conv."""
+    graph, dropped = floats.model.graph, set[str]()
+    for norm in list(graph.node):
+        conv = floats.producers.get(norm.input[0]) if norm.input else None
+        if norm.op_type != "BatchNormalization" or conv is None or conv.op_type != "Conv":
+            continue
+        if not floats.private(norm.input[0]) or len([o for o in norm.output if o]) > 1:
+            continue
+        weights = floats.array(conv.input[1])
+        bias = floats.array(conv.input[2]) if len(conv.input) > 2 and conv.input[2] else None
+        parts = [floats.array(name) for name in norm.input[1:5]]
+        if weights is None or any(part is None for part in parts) or (len(conv.input) > 2 and bias is None):
+            continue
+        gamma, beta, mean, variance = (np.asarray(part, np.float64) for part in parts)
+        epsilon = next((a.f for a in norm.attribute if a.name == "epsilon"), 1e-5)
+        factor = gamma / np.sqrt(variance + epsilon)
+        before = np.zeros(len(factor)) if bias is None else bias.astype(np.float64)
+        folded = weights * factor.reshape(-1, *[1] * (weights.ndim - 1))
+        floats.set(f"{norm.output[0]}/weights", folded.astype(np.float32))
+        floats.set(f"{norm.output[0]}/bias", ((before - mean) * factor + beta).astype(np.float32))
+        conv.input[1] = f"{norm.output[0]}/weights"
+        del conv.input[2:]
+        conv.input.append(f"{norm.output[0]}/bias")
+        conv.output[0] = norm.output[0]
+        dropped.add(norm.name)
+    kept = [node for node in graph.node if node.name not in dropped]
+    del graph.node[:]
+    graph.node.extend(kept)
+    drop_unread(floats)
+
+
+def drop_unread(floats: FloatModel) -> None:
+    """Leaves constants out that nothing reads."""
+    floats.index()
+    graph = floats.model.graph
+    read = floats.readers.keys() | floats.inner | floats.results
+    kept = [t for t in graph.initializer if t.name in read]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+    given = [v for v in graph.input if v.name in read or v.name not in floats.constants]
+    del graph.input[:]
+    graph.input.extend(given)
+    floats.constants = {t.name: t for t in graph.initializer}

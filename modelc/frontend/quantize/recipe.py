@@ -1,0 +1,114 @@
+"""What is rounded to bytes in a model, and by which scales: with the float model it makes the quantized one again."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+INT8, FLOAT32 = "int8", "float32"
+NAMED = 4  # layers that a note names
+
+
+@dataclass(frozen=True)
+class Range:
+    """How a value is rounded to uint8: `x / scale + zero`. `by` says what the range was taken from."""
+
+    scale: float
+    zero: int
+    by: str = ""
+
+    @staticmethod
+    def of(low: float, high: float, by: str) -> Range:
+        """The range that holds all from `low` to `high`, and 0, which is exact: padding is zeros."""
+        low, high = min(float(low), 0.0), max(float(high), 0.0)
+        scale = np.float32((high - low) / 255)
+        if not isfinite(scale) or scale < np.finfo(np.float32).tiny:
+            scale = np.float32(1)
+        return Range(float(scale), int(np.clip(np.rint(-low / scale), 0, 255)), by)
+
+
+@dataclass(frozen=True)
+class LayerChoice:
+    """What one layer multiplies, and why. `alone` is the relative error of its output where its inputs are those of the
+    float model, `network` the relative error of the outputs of the network where no other layer is rounded;
+    `saved_seconds` the time that bytes save by estimate."""
+
+    name: str
+    dtype: str
+    alone: float
+    network: float
+    saved_seconds: float
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """`layers` of the model, in its order; the `ranges` of the values that those read which multiply bytes;
+    `corrections`, what is added to their outputs by channel; `smoothed`, by value, what its channels are
+    divided by. `summary` says of the whole what was measured."""
+
+    layers: tuple[LayerChoice, ...]
+    ranges: Mapping[str, Range]
+    corrections: Mapping[str, Floats] = field(default_factory=dict)
+    smoothed: Mapping[str, Floats] = field(default_factory=dict)
+    summary: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def narrow(self) -> frozenset[str]:
+        """The layers that multiply bytes."""
+        return frozenset(layer.name for layer in self.layers if layer.dtype == INT8)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What it comes to, for the manifest of a package."""
+        kept = [layer.name for layer in self.layers if layer.dtype == FLOAT32]
+        said = f"precision int8: {len(self.narrow)} of {len(self.layers)} layers multiply bytes"
+        said += f"; in float32: {', '.join(kept[:NAMED])}{', ...' * (len(kept) > NAMED)}" if kept else ""
+        drop = f"{100 * self.summary['drop']:.3g} % of the float model's" if "drop" in self.summary else "not measured"
+        judged = f" on {self.summary['held_back']} samples that were held back" if "held_back" in self.summary else ""
+        return (said, f"drop by quantizing: {drop}{judged} ({self.summary.get('said', '')})")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "layers": [vars(layer) for layer in self.layers],
+            "ranges": {name: vars(self.ranges[name]) for name in sorted(self.ranges)},
+            "corrections": {name: _encoded(self.corrections[name]) for name in sorted(self.corrections)},
+            "smoothed": {name: _encoded(self.smoothed[name]) for name in sorted(self.smoothed)},
+            "summary": dict(self.summary),
+        }
+
+    def report(self) -> dict[str, Any]:
+        """Of each layer and of the whole, what was decided and measured."""
+        return {"layers": [vars(layer) for layer in self.layers], "summary": dict(self.summary)}
+
+    @staticmethod
+    def from_json(tree: Mapping[str, Any]) -> Recipe:
+        """What to_json() wrote. Raises ValueError, TypeError or LookupError for anything else."""
+        ranges = {name: Range(**entry) for name, entry in tree["ranges"].items()}
+        if wrong := [name for name, r in ranges.items() if not 0 < r.scale < np.inf or not 0 <= r.zero <= 255]:
+            raise ValueError(f"the range of {wrong[0]!r} is {vars(ranges[wrong[0]])}; expected a scale and a byte")
+        return Recipe(
+            tuple(LayerChoice(**entry) for entry in tree["layers"]),
+            ranges,
+            {name: _decoded(text) for name, text in tree["corrections"].items()},
+            {name: _decoded(text) for name, text in tree["smoothed"].items()},
+            tree["summary"],
+        )
+
+
+def _encoded(numbers: Floats) -> str:
+    return base64.b64encode(np.ascontiguousarray(numbers, "<f4").tobytes()).decode()
+
+
+def _decoded(text: str) -> Floats:
+    numbers = np.frombuffer(base64.b64decode(text, validate=True), "<f4").astype(np.float32)
+    if not np.isfinite(numbers).all():
+        raise ValueError("a number of the recipe is not finite")
+    return numbers

@@ -1,0 +1,126 @@
+"""A model in which each layer multiplies bytes or not, as inputs say: what any choice of layers adds to the outputs is
+measured without making another model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from modelc.frontend.quantize.floats import FloatModel
+from modelc.frontend.quantize.layers import Layer
+from modelc.frontend.quantize.recipe import Range
+from modelc.frontend.quantize.trials import rounded
+from modelc.frontend.quantize.write import shares_bytes
+from modelc.frontend.witness.surgery import save
+
+
+def switches(layers: Sequence[Layer], narrow: Collection[str]) -> dict[str, NDArray[np.bool_]]:
+    """The inputs with which the layers called `narrow` multiply bytes."""
+    values = {layer.rounded: False for layer in layers}
+    for layer in layers:
+        values[layer.rounded] |= layer.name in narrow
+    by_layer = {_of_layer(layer): np.array(layer.name in narrow) for layer in layers}
+    return by_layer | {_of_value(name): np.array(on) for name, on in values.items()}
+
+
+def write_switched(
+    floats: FloatModel,
+    layers: Sequence[Layer],
+    ranges: Mapping[str, Range],
+    corrections: Mapping[str, NDArray[np.float32]],
+    output: Path,
+) -> None:
+    """Writes the model with an input for each layer, and for each value that is rounded."""
+    model = ModelProto()
+    model.CopyFrom(floats.model)
+    graph = model.graph
+    by_value: dict[str, list[Layer]] = {}
+    for layer in layers:
+        by_value.setdefault(layer.rounded, []).append(layer)
+    for name in (*map(_of_layer, layers), *map(_of_value, by_value)):
+        graph.input.append(helper.make_tensor_value_info(name, TensorProto.BOOL, []))
+    layer_of = {layer.name: layer for layer in layers}
+    nodes = list[NodeProto]()
+    for value in graph.input:
+        nodes += _rounding(model, value.name, ranges) if value.name in by_value else []
+    for node in graph.node:
+        copy = NodeProto()
+        copy.CopyFrom(node)
+        switched = layer_of.get(node.name)
+        for k, name in enumerate(node.input):
+            readers = by_value.get(name)
+            if readers and switched is None and shares_bytes(readers, name):
+                copy.input[k] = f"{name}/either"
+        if switched is not None:
+            copy = _switched(model, floats, switched, node, corrections.get(node.name))
+        nodes.append(copy)
+        for name in node.output:
+            nodes += _rounding(model, name, ranges) if name in by_value else []
+    del graph.node[:]
+    graph.node.extend(nodes)
+    del graph.value_info[:]
+    save(model, output)
+
+
+def _of_layer(layer: Layer) -> str:
+    return f"{layer.name}/switch"
+
+
+def _of_value(value: str) -> str:
+    return f"{value}/switch of value"
+
+
+def _constant(model: ModelProto, name: str, numbers: object) -> str:
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray(numbers), name))
+    return name
+
+
+def _rounding(model: ModelProto, value: str, ranges: Mapping[str, Range]) -> list[NodeProto]:
+    """A value rounded, or as it is."""
+    stored = ranges[value]
+    scale = _constant(model, f"{value}/scale", np.float32(stored.scale))
+    zero = _constant(model, f"{value}/zero", np.uint8(stored.zero))
+    output = f"{value}/either"
+    on = [
+        helper.make_node("QuantizeLinear", [value, scale, zero], [f"{value}/bytes"]),
+        helper.make_node("DequantizeLinear", [f"{value}/bytes", scale, zero], [f"{value}/on"]),
+    ]
+    off = [helper.make_node("Identity", [value], [f"{value}/off"])]
+    return [_if(_of_value(value), on, f"{value}/on", off, f"{value}/off", output)]
+
+
+def _switched(
+    model: ModelProto, floats: FloatModel, layer: Layer, node: NodeProto, added: NDArray[np.float32] | None
+) -> NodeProto:
+    """A layer that multiplies what is rounded by weights that are, or as it is."""
+    weights = floats.array(layer.weights)
+    assert weights is not None
+    name = _constant(model, f"{layer.name}/rounded weights", rounded(weights, layer.axis))
+    on, off = NodeProto(), NodeProto()
+    on.CopyFrom(node)
+    off.CopyFrom(node)
+    if layer.x == layer.rounded:
+        on.input[0] = f"{layer.x}/either"
+    on.input[1], on.output[0], off.output[0] = name, f"{layer.y}/on", f"{layer.y}/off"
+    nodes, output = [on], on.output[0]
+    if added is not None:
+        shape = (-1,) if layer.channels_last else (-1, *[1] * (weights.ndim - 2))
+        correction = _constant(model, f"{layer.name}/correction", added.reshape(shape))
+        output = f"{layer.y}/corrected"
+        nodes.append(helper.make_node("Add", [on.output[0], correction], [output]))
+    return _if(_of_layer(layer), nodes, output, [off], off.output[0], layer.y)
+
+
+def _if(
+    condition: str, on: Sequence[NodeProto], given_on: str, off: Sequence[NodeProto], given_off: str, output: str
+) -> NodeProto:
+    kind = TensorProto.FLOAT
+    branches = {
+        "then_branch": helper.make_graph(on, "on", [], [helper.make_tensor_value_info(given_on, kind, None)]),
+        "else_branch": helper.make_graph(off, "off", [], [helper.make_tensor_value_info(given_off, kind, None)]),
+    }
+    return helper.make_node("If", [condition], [output], f"{output}/if", **branches)

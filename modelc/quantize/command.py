@@ -1,0 +1,255 @@
+"""The command: a CompileRequest and a Calibration become a Recipe, and a package."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+
+from modelc.compile.choices import digest_of
+from modelc.compile.command import compile_request
+from modelc.compile.pipeline import Run, default_threads
+from modelc.compile.request import CompileRequest, named_target
+from modelc.compile.result import CompileResult
+from modelc.errors import ConfigError, blaming
+from modelc.frontend.quantize.equalise import applied, largest_weights, smoothable
+from modelc.frontend.quantize.floats import FloatModel, float_model
+from modelc.frontend.quantize.layers import Layer, layers_of
+from modelc.frontend.quantize.recipe import FLOAT32, INT8, Floats, LayerChoice, Range, Recipe
+from modelc.frontend.quantize.scores import class_scores
+from modelc.frontend.quantize.write import correctable, write_quantized
+from modelc.frontend.witness.surgery import save
+from modelc.passes.machine import multiplied
+from modelc.quantize.cut import Cut, cut
+from modelc.quantize.measure import Drop, Measure, measure_of
+from modelc.quantize.network import Network, run_all
+from modelc.quantize.price import Priced, priced, require_bytes
+from modelc.quantize.samples import Arrays, Samples, read_samples
+from modelc.quantize.smoothing import divisors_of
+from modelc.quantize.trials import Alone, possible_ranges, spread, tried
+from modelc.scratch import TemporaryFolder
+from modelc.target import load_target
+
+MAX_DROP = 0.01
+WATCHED = 4  # samples on which the error that each layer adds to the network is measured
+MOST_JUDGED = 64  # samples that are held back and looked at
+WORTH = 0.7  # of the squared error of the layers that read a value, for which its channels are scaled
+STAGE = "calibrate"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Samples at a path (an .npz file or a folder), and by how much outputs may be worse: `max_drop`, as a share.
+    `metric` (FILE.py:FUNCTION) is what that is measured by; without, classes and relative errors are."""
+
+    samples: str | Path
+    metric: str | None = None
+    max_drop: float = MAX_DROP
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.max_drop) and 0 <= self.max_drop <= 1):
+            raise ConfigError(f"the greatest drop is {self.max_drop}; expected a share from 0 to 1, such as 1% or 0.01")
+
+
+def calibrated(request: CompileRequest, calibration: Calibration) -> Recipe:
+    """What of the request's model multiplies bytes on its target, and how it is rounded. Raises ModelcError."""
+    with blaming(f"model {request.model}"), TemporaryFolder("calibrate") as folder, ExitStack() as stack:
+        return _Calibrating(request, calibration, Path(folder), stack).recipe()
+
+
+def compile_calibrated(request: CompileRequest, calibration: Calibration) -> CompileResult:
+    """A package of the request's model as `calibrated` says. Raises ModelcError."""
+    if request.choices is not None:
+        raise ConfigError("--choices says what multiplies bytes: give either choices or --calibrate")
+    if request.precision not in (INT8, "auto"):
+        raise ConfigError(f"--calibrate is for --precision int8 or auto, and this is {request.precision or 'f32'}")
+    if request.precision == "auto" and not multiplied(named_target(request.target) or load_target("native")):
+        result = compile_request(request)
+        return replace(
+            result, notes=(*result.notes, "not calibrated: the target has no instruction that multiplies bytes")
+        )
+    return compile_request(replace(request, recipe=calibrated(request, calibration)))
+
+
+class _Calibrating:
+    def __init__(self, request: CompileRequest, calibration: Calibration, folder: Path, stack: ExitStack) -> None:
+        self.request, self.calibration, self.folder, self.stack = request, calibration, folder, stack
+        self.begun = time.monotonic()
+        self.model = Path(request.model)
+        self.threads = request.threads or default_threads()
+        self.target = named_target(request.target) or load_target("native")
+        config = request.flags.kept(replace(request, precision=None).settings())
+        self.config = config.allowing(precision="f32")
+        require_bytes(self.target, self.config.policy.tensorize)
+        digest = digest_of(self.model)
+        self.steering = request.flags.over(config.inputs).applied(self.model, request.inputs)
+        self.samples: Samples = read_samples(Path(calibration.samples), self.model, self.steering.constants)
+        self.run = Run(
+            self.model, digest, self.target, self.config, self.steering.shapes, constants=self.steering.constants
+        )
+        self.floats: FloatModel = float_model(self.model)
+        self.layers = layers_of(self.floats)
+        if not self.layers:
+            raise ConfigError(
+                f"the model {self.model} has no Conv, Gemm or MatMul in float32 whose weights are constants: nothing "
+                "of it can multiply bytes"
+            )
+
+    def say(self, text: str) -> None:
+        self.request.say(STAGE, text)
+
+    def recipe(self) -> Recipe:
+        plain = self.folder / "float.onnx"
+        save(self.floats.model, plain)
+        say, samples = self.say, self.samples.calibrating
+        judging = spread(self.samples.judging, MOST_JUDGED)
+        say(f"{len(judging)} samples that are held back, in float32")
+        wanted = run_all(plain, judging, self.threads)
+        measure = measure_of(self.calibration.metric, wanted, judging, class_scores(self.floats))
+        smoothed, alone = self.smoothed(samples)
+        layers = self.layers
+        before, after = self.prices(plain, alone, smoothed)
+        saved = {name: before.layers[name] - after.layers[name] for name in before.layers}
+        faster = tuple(layer for layer in layers if saved[layer.name] > 0)
+        watched = spread(samples, WATCHED)
+        right = run_all(plain, watched, self.threads)
+        network, corrections = self.corrected(faster, alone, watched, right)
+        errors = dict[str, float]()
+        for k, layer in enumerate(faster):
+            say(f"the network with one layer in bytes, {k + 1} of {len(faster)}")
+            errors[layer.name] = network.error([layer.name], watched, right)
+        chosen = self.cut(network, [layer.name for layer in faster], errors, saved, measure, judging)
+        reasons = {layer.name: "no faster by estimate" for layer in layers if layer not in faster}
+        reasons |= dict.fromkeys(chosen.given_back, "given back for its error")
+        rows = tuple(
+            LayerChoice(
+                layer.name,
+                INT8 if layer.name in chosen.narrow else FLOAT32,
+                rounded(alone.errors[layer.name]),
+                rounded(errors.get(layer.name, 0.0)),
+                rounded(saved[layer.name]),
+                reasons.get(layer.name, ""),
+            )
+            for layer in layers
+        )
+        read = {layer.rounded for layer in layers if layer.name in chosen.narrow}
+        recipe = Recipe(
+            rows,
+            {value: stored for value, stored in alone.ranges.items() if value in read},
+            {name: added for name, added in corrections.items() if name in chosen.narrow},
+            smoothed if chosen.narrow else {},
+        )
+        drop = self.stated(recipe, measure, judging)
+        summary = {
+            "drop": rounded(drop.share),
+            "said": drop.said,
+            "max_drop": self.calibration.max_drop,
+            "measure": measure.what,
+            "calibrated_on": len(samples),
+            "held_back": len(judging),
+            "float32_seconds": rounded(before.whole),
+            "int8_seconds": rounded(before.whole - sum(saved[name] for name in chosen.narrow)),
+        }
+        return replace(recipe, summary=summary)
+
+    def smoothed(self, samples: Sequence[Arrays]) -> tuple[Mapping[str, Floats], Alone]:
+        """What the channels of values are divided by, where the layers that read these are nearer then; and each layer
+        by itself, with that."""
+        places = smoothable(self.floats)
+        ranges, largest = self.seen(samples, {place.value: place.rank for place in places})
+        plain = self.alone(ranges, samples)
+        if not places:
+            return {}, plain
+        self.say(f"{len(places)} values with their channels scaled")
+        divisors = {
+            place.value: divisors_of(largest[place.value], largest_weights(self.floats, place)) for place in places
+        }
+        floats, layers = self.floats, self.layers
+        scaled = self.scaled(divisors, samples)
+        better = {
+            place.value: divisors[place.value]
+            for place in places
+            if sum(scaled.errors[layer.name] ** 2 for layer in place.layers)
+            < WORTH * sum(plain.errors[layer.name] ** 2 for layer in place.layers)
+        }
+        if not better:
+            self.floats, self.layers = floats, layers
+            return {}, plain
+        return better, scaled if len(better) == len(divisors) else self.scaled(better, samples)
+
+    def scaled(self, divisors: Mapping[str, Floats], samples: Sequence[Arrays]) -> Alone:
+        """Goes on with the model whose values have their channels divided; each layer of it by itself."""
+        self.floats = float_model(self.model)
+        applied(self.floats, divisors)
+        self.layers = layers_of(self.floats)
+        ranges, _ = self.seen(samples, {})
+        return self.alone(ranges, samples)
+
+    def seen(
+        self, samples: Sequence[Arrays], ranks: Mapping[str, int]
+    ) -> tuple[dict[str, tuple[Range, ...]], dict[str, Floats]]:
+        return possible_ranges(self.floats, self.layers, ranks, samples, self.folder, self.threads, self.say)
+
+    def alone(self, ranges: Mapping[str, tuple[Range, ...]], samples: Sequence[Arrays]) -> Alone:
+        return tried(self.floats, self.layers, ranges, samples, self.folder, self.threads, self.say)
+
+    def prices(self, plain: Path, alone: Alone, smoothed: Mapping[str, Floats]) -> tuple[Priced, Priced]:
+        """The estimates of the float model, and of that with all layers in bytes."""
+        names = [layer.name for layer in self.layers]
+        self.say("the price of float32")
+        before = priced(self.run, plain, names)
+        every = Recipe(tuple(LayerChoice(name, INT8, 0, 0, 0) for name in names), alone.ranges, smoothed=smoothed)
+        narrow = self.folder / "narrow.onnx"
+        write_quantized(self.model, every, narrow)
+        self.say("the price of bytes")
+        return before, priced(self.run, narrow, names)
+
+    def corrected(
+        self, layers: Sequence[Layer], alone: Alone, samples: Sequence[Arrays], wanted: Sequence[Arrays]
+    ) -> tuple[Network, Mapping[str, Floats]]:
+        """The network with the means of what its layers are off added to them, or without, whichever is nearer where
+        all of the layers are in bytes."""
+        names = [layer.name for layer in layers]
+        means = {layer.name: alone.means[layer.name] for layer in layers if correctable(self.floats, layer)}
+
+        def network(added: Mapping[str, Floats]) -> tuple[float, Network]:
+            self.say("the network with every layer in bytes")
+            path = self.folder / "switched.onnx"
+            made = Network(self.floats, layers, alone.ranges, added, path, self.threads)
+            self.stack.callback(made.close)
+            return made.error(names, samples, wanted), made
+
+        corrected, plain = network(means), network({})
+        better, worse = (corrected, plain) if corrected[0] < plain[0] else (plain, corrected)
+        worse[1].close()
+        return better[1], means if better is corrected else {}
+
+    def cut(
+        self,
+        network: Network,
+        names: Sequence[str],
+        errors: Mapping[str, float],
+        saved: Mapping[str, float],
+        measure: Measure,
+        judging: Sequence[Arrays],
+    ) -> Cut:
+        def drop(narrow: Sequence[str]) -> Drop:
+            self.say(f"{len(narrow)} of {len(self.layers)} layers in bytes, on {len(judging)} samples")
+            return measure.drop(network.outputs(narrow, judging))
+
+        return cut(names, errors, saved, drop, self.calibration.max_drop)
+
+    def stated(self, recipe: Recipe, measure: Measure, judging: Sequence[Arrays]) -> Drop:
+        """The drop of the quantized model itself."""
+        path = self.folder / "quantized.onnx"
+        write_quantized(self.model, recipe, path)
+        self.say(f"the quantized model on {len(judging)} samples that are held back")
+        return measure.drop(run_all(path, judging, self.threads))
+
+
+def rounded(number: float) -> float:
+    """As many digits as say something."""
+    return float(f"{number:.6g}")

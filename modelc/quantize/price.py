@@ -1,0 +1,48 @@
+"""The seconds that bytes save in each layer: what the compiler estimates of the float model and of the quantized one,
+in the layouts that each would get."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modelc.errors import ConfigError
+from modelc.passes.machine import multiplied
+from modelc.target import Target
+
+if TYPE_CHECKING:
+    from modelc.compile.pipeline import Run
+
+
+def require_bytes(target: Target, tensorize: bool = True) -> None:
+    """Raises ConfigError where kernels for a target multiply no bytes."""
+    if tensorize and multiplied(target):
+        return
+    why = "has no instruction that multiplies bytes and adds to int32" if tensorize else "may use no intrinsics"
+    raise ConfigError(
+        f"precision int8: the target {target.name} {why}; compile with --precision f32, or for another target"
+    )
+
+
+@dataclass(frozen=True)
+class Priced:
+    """Estimated seconds of a run: of the whole, and of each layer. A Task of several is divided evenly."""
+
+    whole: float
+    layers: dict[str, float]
+
+
+def priced(run: Run, model: Path, layers: Collection[str]) -> Priced:
+    """What `run` would make of the model in a file takes; of several sets of shapes, the first."""
+    asked = replace(run, model=model)
+    program = asked.programs().rounded[0]
+    whole, each = 0.0, dict.fromkeys(layers, 0.0)
+    for bound in program.kernels:
+        seconds = asked.schedules.seconds(bound.task)
+        whole += seconds
+        covered = [name for name in bound.task.nodes if name in each]
+        for name in covered:
+            each[name] += seconds / len(covered)
+    return Priced(whole, each)

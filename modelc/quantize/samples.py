@@ -1,0 +1,159 @@
+"""Calibration data: an .npz file whose arrays have a leading axis of samples, or a folder with a file for each sample.
+One of four samples is held back to judge by, and calibrates nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.compile.arrays import read_npz
+from modelc.errors import InputError
+from modelc.frontend.load.outline import read_outline
+from modelc.frontend.load.read import element_type
+from modelc.frontend.steering.flags import read_npy
+from modelc.frontend.steering.specialise import declared_shapes, free_inputs
+from modelc.ir.expr import DTYPES
+
+Arrays = Mapping[str, NDArray[Any]]
+LEAST = 8  # samples
+MOST = 100_000
+HELD_BACK = 4  # of so many samples the last is held back
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input as the model declares it; of `dims` those are texts that it leaves open, None: all of them."""
+
+    name: str
+    dtype: str
+    dims: tuple[int | str, ...] | None
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        if self.dims is None:
+            return True
+        return len(shape) == len(self.dims) and all(
+            isinstance(d, str) or d == n for d, n in zip(self.dims, shape, strict=True)
+        )
+
+    def __str__(self) -> str:
+        dims = "" if self.dims is None else f"[{', '.join(str(d) or '?' for d in self.dims)}]"
+        return f"{self.name!r} {self.dtype}{dims}"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What layers are calibrated on, and what is held back. A sample has the model's inputs, and `others`, which a
+    metric may want, such as labels."""
+
+    calibrating: tuple[Arrays, ...]
+    judging: tuple[Arrays, ...]
+    others: tuple[str, ...]
+
+
+def read_samples(path: Path, model: Path, constants: Arrays) -> Samples:
+    """The samples at `path` for a model some of whose inputs are `constants`. Raises InputError."""
+    inputs = tuple(one for one in inputs_of(model) if one.name not in constants)
+    samples = _of_folder(path, inputs) if path.is_dir() else _of_file(path, inputs)
+    if not LEAST <= len(samples) <= MOST:
+        raise InputError(
+            f"{path} has {len(samples)} sample(s); expected {LEAST} to {MOST}, of which every fourth is held back to "
+            "judge by"
+        )
+    for number, sample in enumerate(samples):
+        _check(sample, inputs, f"{path}: sample {number}")
+    given = {one.name for one in inputs}
+    others = tuple(sorted({name for sample in samples for name in sample} - given - constants.keys()))
+    every = [{**sample, **constants} for sample in samples]
+    held = {k for k in range(len(every)) if k % HELD_BACK == HELD_BACK - 1}
+    return Samples(
+        tuple(sample for k, sample in enumerate(every) if k not in held),
+        tuple(sample for k, sample in enumerate(every) if k in held),
+        others,
+    )
+
+
+def inputs_of(model: Path) -> tuple[Input, ...]:
+    """Of a model in a file. Raises ModelError."""
+    graph = read_outline(model).graph
+    declared = declared_shapes(graph)
+    kinds = {
+        name: element_type(info.type.tensor_type.elem_type, f"input {name!r}")
+        for name, info in free_inputs(graph).items()
+    }
+    return tuple(Input(name, kinds[name], dims if dims is None else tuple(dims)) for name, dims in declared.items())
+
+
+def _of_file(path: Path, inputs: Sequence[Input]) -> list[Arrays]:
+    arrays = read_npz(path)
+    if missing := [one for one in inputs if one.name not in arrays]:
+        raise InputError(
+            f"{path} has no array for the input {missing[0]}; it has {', '.join(map(repr, arrays)) or 'none'}: "
+            "expected an array for each input, with a leading axis of samples"
+        )
+    counts = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
+    first = inputs[0].name if inputs else next(iter(arrays))
+    if wrong := [name for name, count in counts.items() if count != counts[first]]:
+        raise InputError(
+            f"{path}: {first!r} has {counts[first]} samples and {wrong[0]!r} {counts[wrong[0]]}; expected as many in "
+            "every array, along its leading axis"
+        )
+    whole = {one.name for one in inputs if _holds_batches(arrays[one.name], one)}
+    return [
+        {name: array[k : k + 1] if name in whole else array[k] for name, array in arrays.items()}
+        for k in range(counts[first])
+    ]
+
+
+def _holds_batches(array: NDArray[Any], taken: Input) -> bool:
+    """Whether the axis of samples is the input's own first, of one element."""
+    dims = taken.dims
+    return dims is not None and bool(dims) and array.ndim == len(dims) and (isinstance(dims[0], str) or dims[0] == 1)
+
+
+def _of_folder(path: Path, inputs: Sequence[Input]) -> list[Arrays]:
+    files = sorted(file for file in path.iterdir() if file.suffix in (".npz", ".npy"))
+    if not files:
+        raise InputError(f"{path} has no file .npz or .npy; expected one for each sample")
+    if len(files) > MOST:
+        raise InputError(f"{path} has {len(files)} files; expected at most {MOST}")
+    if any(file.suffix == ".npy" for file in files) and len(inputs) != 1:
+        raise InputError(
+            f"{path} has .npy files, which have one array each, and the model {len(inputs)} inputs: write .npz files "
+            "with an array for each input"
+        )
+    samples = list[Arrays]()
+    for file in files:
+        sample = read_npz(file) if file.suffix == ".npz" else {inputs[0].name: read_npy(file)}
+        if missing := [one for one in inputs if one.name not in sample]:
+            raise InputError(
+                f"{file} has no array for the input {missing[0]}; it has {', '.join(map(repr, sample)) or 'none'}"
+            )
+        samples.append({name: _batched(array, inputs, name) for name, array in sample.items()})
+    return samples
+
+
+def _batched(array: NDArray[Any], inputs: Sequence[Input], name: str) -> NDArray[Any]:
+    """With the input's first axis, of one element, where the file leaves it out."""
+    dims = next((one.dims for one in inputs if one.name == name), None)
+    if dims and array.ndim == len(dims) - 1 and (isinstance(dims[0], str) or dims[0] == 1):
+        return array[None]
+    return array
+
+
+def _check(sample: Arrays, inputs: Sequence[Input], where: str) -> None:
+    for taken in inputs:
+        array = sample[taken.name]
+        if array.dtype != DTYPES[taken.dtype]:
+            raise InputError(
+                f"{where} has {taken.name!r} in {array.dtype}; expected {taken.dtype}: write it with "
+                f".astype({taken.dtype!r})"
+            )
+        if not taken.fits(array.shape):
+            raise InputError(f"{where} has {taken.name!r} of shape {list(array.shape)}; expected {taken}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise InputError(f"{where} has a number in {taken.name!r} that is not finite (NaN or infinite)")
