@@ -250,14 +250,14 @@ def _runner(triple: str, libc: str = "") -> Path:
 
 def _static_runner(package: Path, made: Linked) -> Path:
     """The driver that a package's static library, or object, is linked into; it needs nothing where it runs."""
-    static = next((kind for kind in ("a", "o") if kind in made.emit), None)
-    if static is None:
+    kinds = [kind for kind in ("a", "o") if kind in made.emit]
+    if not kinds:
         raise ToolchainError(f"{package} is linked with musl, and is run by a static library alone: add a to --emit")
     toolchain = find_toolchain(read_manifest_of(package).target.triple, "" if made.libc == "none" else made.libc)
     headers = tuple(RUNTIME / name for name in HEADERS)
     flags = ("-std=c11", "-O2", "-pthread", f"-DAPI={made.prefix}_api")
     sources = Sources((RUNTIME / "run_main.c",), headers, flags)
-    code = str(package / made.form.file_of(static))
+    code = str(package / made.form.file_of(kinds[0]))
     folder = TemporaryFolder("runner")
     _folders.append(folder)
     for file, data in objects_of(toolchain, sources).items():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from modelc.errors import PackageError
 from modelc.target.system import LINUX, SYSTEMS, WASI, WINDOWS, System, is_musl, system_of
 
-EMITTED = ("so", "a", "o")  # a shared library, a static one, one object
+EMITTED = ("so", "a", "o", "rust")  # a shared library, a static one, one object, a crate of the static one
 SYSTEMS_OWN = frozenset({"c", "m", "dl", "rt", "pthread", "util", "gcc", "resolv"})  # libPREFIX.so would be another
 MOST_PREFIX = 64  # characters
 KEYWORDS = frozenset(
@@ -61,19 +61,20 @@ class Form:
         for kind in emit:
             if kind not in EMITTED:
                 raise PackageError(f"--emit {kind} is no form of a package; expected {', '.join(EMITTED)}")
-            if kind not in system.emit:
+            if kind not in (*system.emit, "rust"):
                 raise PackageError(
                     f"--emit {kind} is no form of a package for {system.name}, which has {', '.join(system.emit)}: "
                     f"{system.lacking}"
                 )
         if freestanding and system.hosted and "so" in emit:
             raise PackageError("a free-standing package has no shared library: say --emit a, o or both")
+        asked = {*emit, "a"} if "rust" in emit else {*emit}
         static = (bare and system is not WASI) or "so" not in system.emit or is_musl(triple)
         if libc and not re.fullmatch(r"gnu|gnu\.2\.[1-9][0-9]?|musl|none", libc):
             raise PackageError(f"--libc {libc} is no C library; expected gnu, gnu.2.17 (the version), musl or none")
         return cls(
             prefix_of(name) if prefix is None else checked_prefix(prefix),
-            tuple(kind for kind in EMITTED if kind in emit) or (("a",) if static else ("so",)),
+            tuple(kind for kind in EMITTED if kind in asked) or (("a",) if static else ("so",)),
             embed_params or freestanding,
             freestanding,
             "none" if freestanding else libc,
@@ -117,7 +118,7 @@ class Form:
 
     def file_of(self, kind: str) -> str:
         """The file of one of EMITTED."""
-        return {"so": self.library, "a": self.archive, "o": self.object}[kind]
+        return {"so": self.library, "a": self.archive, "o": self.object, "rust": f"{self.prefix}.rs"}[kind]
 
 
 def prefix_of(name: str) -> str:

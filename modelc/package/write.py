@@ -27,6 +27,7 @@ from modelc.package.link import Code, link_foreign, link_shared, link_static, ru
 from modelc.package.loader import loader_in_one_file, module_loader
 from modelc.package.manifest import SCHEMA_VERSION, Linked, Manifest
 from modelc.package.read import Package, file_info, read_manifest_of, read_package, unpacked
+from modelc.package.rust import crate_files
 from modelc.package.spec import PackageSpec
 from modelc.package.toolchain import find_toolchain
 from modelc.runtime.files import ARCHIVE, PARAMS
@@ -77,6 +78,8 @@ def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
             (folder / "loader.py").write_text(loader_in_one_file())
         if form.on is WASI and form.beside:
             (folder / form.beside[0]).write_text(module_loader(form))
+        for name, text in (crate_files(spec) if "rust" in form.emit else {}).items():
+            (folder / name).write_text(text)
         choices = (json.dumps(spec.choices, indent=1, sort_keys=True) + "\n").encode()
         (folder / "choices.json").write_bytes(choices)
         made = Manifest(
