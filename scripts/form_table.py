@@ -63,7 +63,8 @@ def cell(triple: str, column: str, folder: Path) -> str:
     try:
         check_outputs(run_emulated(path, inputs_of(7), variant=1).outputs, inputs_of(7))
     except ModelcError as error:
-        return f"{said}built, not run ({str(error).splitlines()[0].split(': add')[0]})"
+        sentence = str(error).splitlines()[0].replace(str(path), "it").split(": add")[0]
+        return f"{said}built, not run ({sentence})"
     assert read_package(path, check=True)
     return f"{said}runs"
 

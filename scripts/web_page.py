@@ -17,8 +17,9 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from browser import CHROMIUM, LACKING
-from paths import ROOT
+from paths import ROOT  # first, for it makes the others be found
+
+from browser import CHROMIUM, LACKING  # isort: skip
 
 import modelc
 
