@@ -11,7 +11,9 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 OPTIONS = (
     click.option("--prefix", metavar="NAME", help="Begins the names of the library (default: the model's name)."),
-    click.option("--emit", metavar="so,a,o", default="", help="A shared library (default), a static one, one object."),
+    click.option(
+        "--emit", metavar="so,a,o,rust", default="", help="Shared library (default), static one, object, Rust crate."
+    ),
     click.option("--embed-params", is_flag=True, help="Put parameters into the library: no file is opened."),
     click.option("--freestanding", is_flag=True, help="Need no C library, threads or files; memory is the caller's."),
     click.option("--libc", metavar="LIBC", default="", help="gnu, gnu.2.N, musl or none (default: the oldest gnu)."),

@@ -30,7 +30,8 @@ def compile_request(request: CompileRequest) -> CompileResult:
     """Compiles an ONNX model to a package, as a CompileRequest says. Raises ModelcError; VerificationError where the
     package is wrong, and then there is none unless `keep_unverified`."""
     path = Path(request.model)
-    target, otherwise, form = named_target(request.target), None, request.form
+    target, otherwise = named_target(request.target), None
+    request.form(target.triple if target else "")  # what makes no sense is said before any work
     limits = Limits(request.max_params, request.max_arena, request.max_library)
     locked: Choices | None = None
     tasks: Mapping[str, Candidate] = {}
@@ -69,7 +70,7 @@ def compile_request(request: CompileRequest) -> CompileResult:
             locked=locked if locked is not None and made_for(locked, steering) else None,
             tasks=tasks,
             stages=stages,
-            form=form,
+            form=request.form(target.triple),
             limits=limits,
             recorded=Recorded(database, target, request.run_threads) if database else None,
             notes=(note,) if note else (),

@@ -130,11 +130,10 @@ class CompileRequest(Request):
         if self.choices is not None and not isinstance(self.database, bool):
             raise ConfigError(f"{self.choices} says what is taken: give either choices or a database")
 
-    @property
-    def form(self) -> Form:
-        """What the package is made as. Raises PackageError for what makes no sense."""
+    def form(self, triple: str) -> Form:
+        """What the package for a triple is made as. Raises PackageError for what makes no sense."""
         asked = (self.prefix, tuple(self.emit), self.embed_params, self.freestanding, self.libc, self.cc, self.ar)
-        return Form.of(Path(self.model).stem, *asked)
+        return Form.of(Path(self.model).stem, *asked, triple)
 
     @property
     def place(self) -> Path:

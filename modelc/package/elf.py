@@ -129,7 +129,7 @@ def undefined_symbols(data: bytes, what: str) -> tuple[str, ...]:
 def code_bytes(data: bytes) -> int:
     """Of the instructions in a shared library or an object; 0 for another file."""
     if data[:4] != b"\x7fELF":
-        return sum(map(code_bytes, _members(data))) if data[:8] == b"!<arch>\n" else 0
+        return sum(map(code_bytes, members(data))) if data[:8] == b"!<arch>\n" else 0
     wide = data[4] == 2
     try:
         start = struct.unpack_from("<Q", data, 40)[0] if wide else struct.unpack_from("<I", data, 32)[0]
@@ -141,11 +141,15 @@ def code_bytes(data: bytes) -> int:
     return sum(length for _, kind, flags, _, _, length in sections if kind == _BITS and flags & _EXECUTABLE)
 
 
-def _members(archive: bytes) -> Iterator[bytes]:
-    """The files in a static library."""
+def members(archive: bytes) -> Iterator[bytes]:
+    """The objects in a static library, without its tables of symbols and of names. BSD's and macOS's have a name before
+    the object that says its own length."""
     at = 8
     while at + 60 <= len(archive):
-        text = archive[at + 48 : at + 58].strip()
+        name, text = archive[at : at + 16].strip(), archive[at + 48 : at + 58].strip()
         length = int(text) if text.isdigit() else 0
-        yield archive[at + 60 : at + 60 + length]
+        before = int(name[3:]) if name.startswith(b"#1/") and name[3:].isdigit() else 0
+        name = archive[at + 60 : at + 60 + before] if before else name
+        if not name.startswith((b"__.SYMDEF", b"/ ", b"//", b"/SYM64")) and name != b"/":
+            yield archive[at + 60 + before : at + 60 + length]
         at += 60 + length + length % 2

@@ -28,6 +28,7 @@ from modelc.runtime.bits import as_bits
 from modelc.runtime.files import ModelError
 from modelc.runtime.loader import load
 from modelc.scratch import TemporaryFolder
+from modelc.target.system import WASI
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,9 @@ def emulated(package: Package) -> bool:
     """Whether it runs in a process of its own alone: under an emulator, or for it has no library to load. Raises
     ToolchainError where there is no emulator."""
     target = package.manifest.target
-    return bool(emulator(target.triple, target.features)) or "so" not in package.manifest.linked.emit
+    linked = package.manifest.linked
+    loads = "so" in linked.emit and linked.libc != "musl"  # a library of another C library than this process has
+    return bool(emulator(target.triple, target.features)) or not loads
 
 
 def run_package(path: str | Path, inputs: Mapping[str, NDArray[Any]], check: bool = True) -> dict[str, NDArray[Any]]:
@@ -150,7 +153,11 @@ def check_described(package: Package) -> None:
 def _driver(package: Package) -> list[str]:
     """What runs the package, up to the arguments that say what to do."""
     target, linked = package.manifest.target, package.manifest.linked
-    if "so" in linked.emit:
+    if linked.form.on is WASI:
+        if "so" not in linked.emit:
+            raise ToolchainError(f"{package.path} has no module to run: it was compiled without --emit so")
+        runner = RUNTIME / "run_module.mjs"
+    elif "so" in linked.emit and linked.libc != "musl":
         runner = _runner(machine_of(target.triple).gnu_triple, linked.libc)
     else:
         runner = _static_runner(package.path.resolve(), linked)
@@ -243,11 +250,14 @@ def _runner(triple: str, libc: str = "") -> Path:
 
 def _static_runner(package: Path, made: Linked) -> Path:
     """The driver that a package's static library, or object, is linked into; it needs nothing where it runs."""
+    kinds = [kind for kind in ("a", "o") if kind in made.emit]
+    if not kinds:
+        raise ToolchainError(f"{package} is linked with musl, and is run by a static library alone: add a to --emit")
     toolchain = find_toolchain(read_manifest_of(package).target.triple, "" if made.libc == "none" else made.libc)
     headers = tuple(RUNTIME / name for name in HEADERS)
     flags = ("-std=c11", "-O2", "-pthread", f"-DAPI={made.prefix}_api")
     sources = Sources((RUNTIME / "run_main.c",), headers, flags)
-    code = str(package / made.form.file_of(made.emit[0]))
+    code = str(package / made.form.file_of(kinds[0]))
     folder = TemporaryFolder("runner")
     _folders.append(folder)
     for file, data in objects_of(toolchain, sources).items():

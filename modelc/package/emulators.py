@@ -13,6 +13,7 @@ from modelc.errors import ToolchainError
 from modelc.package.objects import Sources, linked
 from modelc.package.toolchain import find_toolchain, machine_of, native_machine
 from modelc.target.host import read_host
+from modelc.target.system import WASI
 
 TILES = frozenset({"amx-tile", "amx-int8", "amx-bf16"})  # the features whose instructions tiles.c executes
 
@@ -22,6 +23,13 @@ def emulator(triple: str, features: Collection[str] = ()) -> tuple[str, ...]:
     where this machine runs it, or where it lacks what nothing here executes either: opening a package says so then.
     Raises ToolchainError that says what to install."""
     machine = machine_of(triple)
+    if machine.system is WASI:
+        node = shutil.which("node")
+        if not node:
+            raise ToolchainError("nothing runs WebAssembly here: install Node.js 18 or newer (Debian's nodejs)")
+        return (node,)
+    if not machine.system.hosted:
+        raise ToolchainError(f"programs for {machine.system.name} are not run on this machine")
     if machine == native_machine():
         missing = [] if TILES.isdisjoint(features) else lacking(features)
         return _preloaded(triple, missing) if missing and TILES.issuperset(missing) else ()

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 
 from modelc.errors import PackageError
+from modelc.target.system import LINUX, SYSTEMS, WASI, WINDOWS, System, is_musl, system_of
 
-EMITTED = ("so", "a", "o")  # a shared library, a static one, one object
+EMITTED = ("so", "a", "o", "rust")  # a shared library, a static one, one object, a crate of the static one
 SYSTEMS_OWN = frozenset({"c", "m", "dl", "rt", "pthread", "util", "gcc", "resolv"})  # libPREFIX.so would be another
 MOST_PREFIX = 64  # characters
 KEYWORDS = frozenset(
@@ -24,8 +25,9 @@ class Form:
     """`prefix` begins every name that the library exports (PREFIX_open), its header's and its own; empty: the model's
     name decides. `emit` are the files with the code. `embed_params`: parameters lie in the library, and a package has
     no params.bin. `freestanding`: it needs no C library, threads or files, and takes memory from its caller; then
-    parameters are embedded. `libc` is gnu, gnu.2.N, musl or none, which is freestanding; empty: gnu. `cc` and `ar` are
-    commands, empty: those that are there for the target."""
+    parameters are embedded; on systems other than Linux every package is. `libc` is gnu, gnu.2.N, musl or none, which
+    is freestanding; empty: gnu. `cc` and `ar` are commands, empty: those that are there for the target. `system` runs
+    it (target/system.py)."""
 
     prefix: str = ""
     emit: tuple[str, ...] = ("so",)
@@ -34,6 +36,7 @@ class Form:
     libc: str = ""
     cc: str = ""
     ar: str = ""
+    system: str = LINUX.name
 
     @classmethod
     def of(
@@ -46,26 +49,38 @@ class Form:
         libc: str = "",
         cc: str = "",
         ar: str = "",
+        triple: str = "",
     ) -> Form:
-        """The form of the model `name` in which nothing is open. Raises PackageError for what makes no sense."""
-        freestanding = freestanding or libc == "none"
+        """The form of the model `name`, for the system of `triple` (empty: Linux), in which nothing is open. Raises
+        PackageError for what makes no sense."""
+        system = system_of(triple) or LINUX
+        bare = freestanding or libc == "none"
+        freestanding = bare or not system.hosted
         if freestanding and libc not in ("", "none"):
             raise PackageError(f"a free-standing package has no C library: leave out --libc {libc}, or --freestanding")
         for kind in emit:
             if kind not in EMITTED:
                 raise PackageError(f"--emit {kind} is no form of a package; expected {', '.join(EMITTED)}")
-        if freestanding and "so" in emit:
+            if kind not in (*system.emit, "rust"):
+                raise PackageError(
+                    f"--emit {kind} is no form of a package for {system.name}, which has {', '.join(system.emit)}: "
+                    f"{system.lacking}"
+                )
+        if freestanding and system.hosted and "so" in emit:
             raise PackageError("a free-standing package has no shared library: say --emit a, o or both")
+        asked = {*emit, "a"} if "rust" in emit else {*emit}
+        static = (bare and system is not WASI) or "so" not in system.emit or is_musl(triple)
         if libc and not re.fullmatch(r"gnu|gnu\.2\.[1-9][0-9]?|musl|none", libc):
             raise PackageError(f"--libc {libc} is no C library; expected gnu, gnu.2.17 (the version), musl or none")
         return cls(
             prefix_of(name) if prefix is None else checked_prefix(prefix),
-            tuple(kind for kind in EMITTED if kind in emit) or (("a",) if freestanding else ("so",)),
+            tuple(kind for kind in EMITTED if kind in asked) or (("a",) if static else ("so",)),
             embed_params or freestanding,
             freestanding,
             "none" if freestanding else libc,
             cc,
             ar,
+            system.name,
         )
 
     @property
@@ -74,7 +89,19 @@ class Form:
 
     @property
     def library(self) -> str:
-        return f"lib{self.prefix}.so"
+        return self.on.shared.replace("PREFIX", self.prefix)
+
+    @property
+    def on(self) -> System:
+        """The system that runs it."""
+        return next(system for system in SYSTEMS if system.name == self.system)
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """What comes with the shared library: a loader, or what programs are linked with that load it."""
+        if "so" not in self.emit:
+            return ()
+        return {LINUX: ("loader.py",), WASI: (f"{self.prefix}.mjs",), WINDOWS: (f"{self.prefix}.lib",)}.get(self.on, ())
 
     @property
     def archive(self) -> str:
@@ -91,7 +118,7 @@ class Form:
 
     def file_of(self, kind: str) -> str:
         """The file of one of EMITTED."""
-        return {"so": self.library, "a": self.archive, "o": self.object}[kind]
+        return {"so": self.library, "a": self.archive, "o": self.object, "rust": f"{self.prefix}.rs"}[kind]
 
 
 def prefix_of(name: str) -> str:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from modelc.errors import ToolchainError
 from modelc.package.elf import SharedLibrary, shared_library, undefined_symbols
+from modelc.package.foreign import symbols_of
 from modelc.package.form import Form
 from modelc.package.header import exported_names, renamed
+from modelc.package.loader import module_functions
 from modelc.package.objects import Sources, objects_of
 from modelc.package.sources import BARE, HEADERS, HOSTED, RUNTIME
 from modelc.package.stubs import linking_old
-from modelc.package.toolchain import Toolchain, check_elf
+from modelc.package.toolchain import Toolchain, check_object
 from modelc.scratch import TemporaryFolder
+from modelc.target.system import WASI, WINDOWS
 
 PARAMS = "params.bin"
 COMPILE = (
@@ -26,6 +29,7 @@ COMPILE = (
     "-ffunction-sections",
     "-fdata-sections",
     "-w",
+    "-g0",
 )
 THREADS = ("-pthread",)
 BARE_FLAGS = ("-ffreestanding", "-fno-stack-protector", "-fno-asynchronous-unwind-tables")
@@ -42,6 +46,27 @@ LINK = (
     "-Wl,-z,relro,-z,now,-z,noexecstack",
     "-Wl,--version-script=exports.map",
 )
+MODULE = (
+    "--no-entry",
+    "--allow-undefined",
+    "--gc-sections",
+    "--strip-all",
+    "--export-table",
+    "--growable-table",
+    "--stack-first",
+    "-z",
+    "stack-size=1048576",
+)
+# What LLVM calls where a function has much on its stack, and the mark of a library that uses floating point.
+WINDOWS_OWN = """int _fltused = 0;
+__attribute__((naked)) void ___chkstk_ms(void) {
+    __asm__("push %rcx; push %rax; cmp $0x1000, %rax; lea 24(%rsp), %rcx; jb 2f;"
+            "1: sub $0x1000, %rcx; testq %rcx, (%rcx); sub $0x1000, %rax; cmp $0x1000, %rax; ja 1b;"
+            "2: sub %rax, %rcx; testq %rcx, (%rcx); pop %rax; pop %rcx; ret");
+}
+int DllMainCRTStartup(void *library, unsigned reason, void *reserved) { return 1; }
+int _DllMainCRTStartup(void *library, unsigned reason, void *reserved) { return 1; }
+"""
 # Aligned as whatever maps parameters gives them, and in a section that is only read.
 EMBEDDED = """    .section .rodata.parameters, "a"
     .globl {symbol}
@@ -51,6 +76,11 @@ EMBEDDED = """    .section .rodata.parameters, "a"
     .incbin "params.bin"
     .section .note.GNU-stack, "", {at}progbits
 """
+INCLUDED = """#include <stdint.h>
+const uint8_t mc_parameters[] __attribute__((aligned(64))) = {
+#embed "params.bin"
+};
+"""  # where assemblers differ; the compiler is clang
 
 
 @dataclass(frozen=True)
@@ -68,13 +98,14 @@ def compile_kernel(toolchain: Toolchain, source: str, visible: bool = False) -> 
     with TemporaryFolder("kernel") as name:
         folder = Path(name)
         (folder / "kernel.c").write_text(source)
-        toolchain.compile([*KERNEL, *["-fvisibility=default"] * visible, "-c", "kernel.c", "-o", "kernel.o"], folder)
+        flags = [flag for flag in KERNEL if flag != "-fPIC" or toolchain.system is not WINDOWS]
+        toolchain.compile([*flags, *["-fvisibility=default"] * visible, "-c", "kernel.c", "-o", "kernel.o"], folder)
         return (folder / "kernel.o").read_bytes()
 
 
 def link_kernel(toolchain: Toolchain, code: bytes) -> bytes:
     """A shared library of the object of one kernel alone. What it calls of libm, whoever loads it has to bring."""
-    check_elf(code, "the kernel's object", toolchain.machine)
+    check_object(code, "the kernel's object", toolchain.machine)
     with TemporaryFolder("kernel") as name:
         folder = Path(name)
         (folder / "kernel.o").write_bytes(code)
@@ -88,14 +119,14 @@ def link_shared(toolchain: Toolchain, form: Form, code: Code, library: Path) -> 
     gets into it."""
     with TemporaryFolder("link") as name:
         folder = Path(name)
-        inputs = _inputs(toolchain, code, runtime_objects(toolchain), (), folder)
+        inputs = _inputs(toolchain, form, code, runtime_objects(toolchain), (), folder)
         exports = "; ".join(exported_names(form))
         (folder / "exports.map").write_text(f"{{ global: {exports}; local: *; }};\n")
         arguments = [*COMPILE, *THREADS, *LINK, f"-Wl,-soname,{form.library}", *inputs]
         toolchain.compile([*arguments, *linking_old(toolchain), "-lm", "-o", "linked.so"], folder)
         data = (folder / "linked.so").read_bytes()
         what = "the library that the C compiler made"
-        check_elf(data, what, toolchain.machine)
+        check_object(data, what, toolchain.machine)
         made = shared_library(data, what)
         if toolchain.libc == "gnu" and made.glibc > toolchain.glibc:
             newest, most = (".".join(map(str, version)) for version in (made.glibc, toolchain.glibc))
@@ -107,31 +138,89 @@ def link_shared(toolchain: Toolchain, form: Form, code: Code, library: Path) -> 
 def link_static(toolchain: Toolchain, form: Form, code: Code, package: Path) -> tuple[str, ...]:
     """Writes the static library, and the one object, that the form says. All names in them begin with the prefix. Says
     which functions a program that is linked with a free-standing one has to bring."""
-    names = renamed(form, [(RUNTIME / "modelc_runtime.h").read_text()])
     with TemporaryFolder("link") as name:
         folder = Path(name)
-        runtime = runtime_objects(toolchain, form.freestanding, names)
-        flags = (*names, *(BARE_FLAGS if form.freestanding else THREADS))
-        inputs = _inputs(toolchain, code, runtime, flags, folder)
-        members = []
-        for k, file in enumerate(inputs):  # a member's name is the model's too: some linkers list them
-            member = f"{form.prefix}_{k}.o"
-            if file.endswith(".o"):
-                (folder / file).rename(folder / member)
+        members = _members(toolchain, form, code, folder)
+        if "o" in form.on.emit:
+            if form.on is WASI:
+                toolchain.link_module(["-r", *members, "-o", form.object], folder)
             else:
-                toolchain.compile([*COMPILE, *flags, "-c", file, "-o", member], folder)
-            members.append(member)
-        toolchain.compile(["-r", "-nostdlib", "-Wl,--build-id=none", *members, "-o", form.object], folder)
+                no_id = ["-Wl,--build-id=none"] * (form.on.objects == "ELF")
+                toolchain.compile(["-r", "-nostdlib", *no_id, *members, "-o", form.object], folder)
         if "a" in form.emit:
             toolchain.archive(form.archive, members, folder)
             shutil.copyfile(folder / form.archive, package / form.archive)
         if "o" in form.emit:
             shutil.copyfile(folder / form.object, package / form.object)
-        return undefined_symbols((folder / form.object).read_bytes(), form.object) if form.freestanding else ()
+        return _wanted(form, members, folder) if form.freestanding else ()
+
+
+def link_foreign(toolchain: Toolchain, form: Form, code: Code, package: Path) -> tuple[str, ...]:
+    """Writes the shared library of a system other than Linux, or the module. Says which functions it wants from what
+    loads it."""
+    with TemporaryFolder("link") as name:
+        folder = Path(name)
+        members = _members(toolchain, form, code, folder)
+        names = exported_names(form)
+        if form.on is WASI:
+            exports = [f"--export={symbol}" for symbol in (*names, "__heap_base")]
+            toolchain.link_module([*MODULE, *exports, *members, "-o", form.library], folder)
+        elif form.on is WINDOWS:
+            (folder / "exports.def").write_text("EXPORTS\n" + "".join(f"    {symbol}\n" for symbol in names))
+            (folder / "system.c").write_text(WINDOWS_OWN)
+            arguments = ["-shared", "-s", "-O2", "-nostdlib", f"-Wl,--out-implib,{form.beside[0]}", "exports.def"]
+            toolchain.compile([*arguments, "system.c", *members, "-lucrtbase", "-o", form.library], folder)
+        else:
+            install = f"-Wl,-install_name,@rpath/{form.library}"
+            toolchain.compile(["-shared", "-nostdlib", "-s", install, *members, "-lSystem", "-o", form.library], folder)
+        data = (folder / form.library).read_bytes()
+        check_object(data, "the library that the linker made", toolchain.machine)
+        shutil.copyfile(folder / form.library, package / form.library)
+        for file in form.beside:
+            if (folder / file).exists():
+                shutil.copyfile(folder / file, package / file)
+        if form.on is not WASI:
+            return ()
+        calls = tuple(sorted(symbols_of(data, form.library).wanted))
+        if lacking := set(calls) - module_functions():
+            raise ToolchainError(f"the kernels call {', '.join(sorted(lacking))}, which no WebAssembly host brings")
+        return calls
+
+
+def _members(toolchain: Toolchain, form: Form, code: Code, folder: Path) -> list[str]:
+    """The objects of a library all of whose names begin with the prefix, in `folder`. Their own names are the model's
+    too: some linkers list them."""
+    names = renamed(form, [(RUNTIME / "modelc_runtime.h").read_text()])
+    runtime = runtime_objects(toolchain, form.freestanding, names)
+    flags = (*names, *(BARE_FLAGS if form.freestanding else THREADS))
+    members = []
+    for k, file in enumerate(_inputs(toolchain, form, code, runtime, flags, folder)):
+        member = f"{form.prefix}_{k}.o"
+        if file.endswith(".o"):
+            (folder / file).rename(folder / member)
+        else:
+            toolchain.compile([*_compile(toolchain), *flags, "-c", file, "-o", member], folder)
+        members.append(member)
+    return members
+
+
+def _wanted(form: Form, members: Sequence[str], folder: Path) -> tuple[str, ...]:
+    """The functions that objects want from others than themselves."""
+    if form.on.objects == "ELF":
+        return undefined_symbols((folder / form.object).read_bytes(), form.object)
+    files = [form.object] if form.on is WASI else members
+    symbols = [symbols_of((folder / file).read_bytes(), file) for file in files]
+    wanted = frozenset().union(*(s.wanted for s in symbols)) - frozenset().union(*(s.defined for s in symbols))
+    return tuple(sorted(wanted - {"__stack_pointer", "__linear_memory", "__indirect_function_table"}))
+
+
+def _compile(toolchain: Toolchain) -> tuple[str, ...]:
+    """Flags for C sources: code for Windows lies anywhere by itself."""
+    return tuple(flag for flag in COMPILE if flag != "-fPIC" or toolchain.system is not WINDOWS)
 
 
 def _inputs(
-    toolchain: Toolchain, code: Code, runtime: Mapping[str, bytes], flags: tuple[str, ...], folder: Path
+    toolchain: Toolchain, form: Form, code: Code, runtime: Mapping[str, bytes], flags: tuple[str, ...], folder: Path
 ) -> list[str]:
     """Files in `folder` that are linked."""
     for file in HEADERS:
@@ -141,11 +230,14 @@ def _inputs(
         (folder / file).write_bytes(data)
     kernels = [f"kernel_{i}.o" for i in range(len(code.objects))]
     for kernel, (object_name, data) in zip(kernels, sorted(code.objects.items()), strict=True):
-        check_elf(data, f"the kernel object '{object_name}'", toolchain.machine)
+        check_object(data, f"the kernel object '{object_name}'", toolchain.machine)
         (folder / kernel).write_bytes(data)
     inputs = [*runtime, "model_plan.c", *kernels]
     if code.params is not None:
         shutil.copyfile(code.params, folder / PARAMS)
+        if form.on.objects != "ELF":
+            (folder / "parameters.c").write_text(INCLUDED)
+            return [*inputs, "parameters.c"]
         symbol = next(
             (flag.partition("=")[2] for flag in flags if flag.startswith("-Dmc_parameters=")), "mc_parameters"
         )
@@ -161,7 +253,7 @@ def runtime_objects(
     """The runtime's objects by file name: the same in every package, but for `names` of its functions."""
     files, headers = (tuple(RUNTIME / n for n in group) for group in (BARE if freestanding else HOSTED, HEADERS))
     return objects_of(
-        toolchain, Sources(files, headers, (*COMPILE, *(BARE_FLAGS if freestanding else THREADS), *names))
+        toolchain, Sources(files, headers, (*_compile(toolchain), *(BARE_FLAGS if freestanding else THREADS), *names))
     )
 
 

@@ -62,10 +62,11 @@ class Linked:
     calls: tuple[str, ...]
     compiler: str
     archiver: str
+    on: str = ""  # the system, where it is not Linux
 
     @property
     def form(self) -> Form:
-        return Form(self.prefix, self.emit, self.embed_params, self.freestanding, self.libc)
+        return Form(self.prefix, self.emit, self.embed_params, self.freestanding, self.libc, system=self.on or "Linux")
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Manifest:
 
 _ABSENT = (
     *("stride", "loops", "control", "slots", "states", "sizes", "count", "condition", "go", "refusal"),
-    *("padding", "fills", "bounds"),
+    *("padding", "fills", "bounds", "on"),
 )
 
 
@@ -150,7 +151,7 @@ def parsed(data: Mapping[str, Any], where: str) -> Manifest:
 def _check_files(manifest: Manifest) -> None:
     """Raises PackageError where a file is lacking that its form has."""
     form, files = manifest.linked.form, manifest.files
-    for name in (form.header, *map(form.file_of, form.emit), *["loader.py"] * ("so" in form.emit)):
+    for name in (form.header, *map(form.file_of, form.emit), *form.beside):
         if name not in files:
             raise PackageError(f"at files: '{name}' is a required property")
     if not form.embed_params and (PARAMS not in files or files[PARAMS].bytes != manifest.params_bytes):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from modelc.package.elf import code_bytes
+from modelc.package.elf import code_bytes, members
+from modelc.package.foreign import foreign_code_bytes
 from modelc.package.manifest import Manifest
 from modelc.package.toolchain import machine_of
 
@@ -41,7 +42,10 @@ def memory_of(manifest: Manifest, folder: Path) -> Memory:
     """Of a package in a folder."""
     form, pointer = manifest.linked.form, machine_of(manifest.target.triple).pointer_bits // 8
     name = form.file_of(form.emit[0])
-    code, file = code_bytes((folder / name).read_bytes()), manifest.files[name].bytes
+    data, file = (folder / name).read_bytes(), manifest.files[name].bytes
+    code = code_bytes(data)
+    if form.on.objects != "ELF":
+        code = sum(map(foreign_code_bytes, members(data) if name == form.archive else [data]))
     embedded = manifest.params_bytes if form.embed_params else 0
     plans = manifest.variants
     pieces = [max(len(p.slots) for p in plans) * pointer]  # as modelc_memory.c places them

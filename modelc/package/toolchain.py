@@ -16,15 +16,18 @@ from pathlib import Path
 
 from modelc.errors import ToolchainError
 from modelc.package.elf import elf_header
+from modelc.package.foreign import check_foreign
 from modelc.python_worker import worker_command
 from modelc.scratch import TemporaryFolder
+from modelc.target.system import ANDROID, LINUX, MACOS, WASI, WINDOWS, System, is_musl, system_of
 
 SECONDS = 60  # for a compiler to say its version
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A kind of CPU: its names in triples, in ELF headers, and in the tools that build and emulate for it."""
+    """A kind of CPU under a system: its names in triples, in the headers of objects, and in the tools that build and
+    emulate for it."""
 
     name: str
     elf_machine: int
@@ -35,11 +38,20 @@ class Machine:
     qemu_cpu: str  # one with every feature that qemu knows
     debian_gcc: str
     debian_libc: str
+    system: System = LINUX
+    object_machine: int = 0  # what the headers of objects say that are not ELF
 
     @property
     def gcc_names(self) -> tuple[str, ...]:
         """The first words of triples that compilers say."""
         return (self.name, *(["armv7l", "armv7", "armv7a"] if self.name == "arm" else []))
+
+
+def _foreign(name: str, system: System, number: int) -> Machine:
+    triple = "-".join((name, system.part, *system.environments))
+    emulator = "node" if system is WASI else ""
+    bits = 32 if system is WASI else 64
+    return Machine(name, number, bits, triple, (0, 0), emulator, "", "", "", system, number)
 
 
 MACHINES = (
@@ -88,6 +100,13 @@ MACHINES = (
         "libc6-riscv64-cross",
     ),
 )
+FOREIGN = (  # that nothing is known of but how to make objects; WebAssembly is run by Node.js
+    _foreign("aarch64", ANDROID, 183),
+    _foreign("x86_64", WINDOWS, 0x8664),
+    _foreign("x86_64", MACOS, 0x01000007),
+    _foreign("aarch64", MACOS, 0x0100000C),
+    _foreign("wasm32", WASI, 0),
+)
 
 
 @dataclass(frozen=True)
@@ -103,6 +122,10 @@ class Toolchain:
     archiver: tuple[str, ...] = ("ar",)
     zig: bool = False
 
+    @property
+    def system(self) -> System:
+        return self.machine.system
+
     def linking_all(self) -> Toolchain:
         """The same, for programs that need no library where they run; ziglang has such a C library of musl alone."""
         if self.zig:
@@ -115,6 +138,14 @@ class Toolchain:
     def compile(self, arguments: Sequence[str], folder: Path) -> None:
         """Runs the compiler in `folder`. Raises ToolchainError with what it said if it fails."""
         _run("C compiler", self.command, arguments, folder)
+
+    def link_module(self, arguments: Sequence[str], folder: Path) -> None:
+        """Runs the linker of WebAssembly, of ziglang by itself: its cc would build a C library first."""
+        if self.zig:
+            _run("linker", worker_command("ziglang", "wasm-ld"), arguments, folder)
+        else:
+            wrapped = [f"-Wl,{word}" if word.startswith("-") and word != "-o" else word for word in arguments]
+            _run("C compiler", self.command, ["-nostdlib", *wrapped], folder)
 
     def archive(self, name: str, files: Sequence[str], folder: Path) -> None:
         """Makes the static library `name` of objects in `folder`: the same bytes of the same objects. Raises
@@ -130,12 +161,13 @@ class Toolchain:
 
 def machine_of(triple: str) -> Machine:
     """The machine that a triple such as aarch64-linux-gnu names. Raises ToolchainError for one without a row."""
-    arch, _, system = triple.partition("-")
+    arch, _, rest = triple.partition("-")
     name = {"amd64": "x86_64", "arm64": "aarch64"}.get(arch, "arm" if arch.startswith("armv7") else arch)
-    for machine in MACHINES:
-        if machine.name == name and ("linux" in system or not system):
+    system = system_of(triple) or (LINUX if "linux" in rest or not rest else None)
+    for machine in (*MACHINES, *FOREIGN):
+        if machine.name == name and machine.system is system:
             return machine
-    triples = ", ".join(machine.gnu_triple for machine in MACHINES)
+    triples = ", ".join(machine.gnu_triple for machine in (*MACHINES, *FOREIGN))
     raise ToolchainError(f"cannot link for '{triple}': packages are made for {triples}")
 
 
@@ -152,13 +184,23 @@ def find_toolchain(triple: str, libc: str = "", cc: str = "", ar: str = "") -> T
     it is for that machine; for this machine cc; else Debian's cross gcc; else ziglang. Raises ToolchainError: what to
     install, or what a given one says where it makes no code for that machine."""
     machine = machine_of(triple)
-    kind, _, version = libc.partition(".")
+    kind, _, version = (libc or "musl" * is_musl(triple)).partition(".")
+    if not machine.system.hosted and kind not in ("", "none"):
+        raise ToolchainError(f"--libc {libc} is for Linux: packages for {machine.system.name} need no C library")
     glibc = _floor(machine, version)
     archiver = tuple(shlex.split(ar)) if ar else ()
     if cc:
-        given = Toolchain(machine, tuple(shlex.split(cc)), kind or _libc_of(shlex.split(cc)), glibc)
+        libc = kind or (_libc_of(shlex.split(cc)) if machine.system.hosted else "none")
+        given = Toolchain(machine, tuple(shlex.split(cc)), libc, glibc)
         _check_given(given)
         return replace(given, archiver=archiver or _archiver(given.command))
+    if not machine.system.hosted:
+        if not importlib.util.find_spec("ziglang"):
+            raise ToolchainError(
+                f"no C compiler for {triple}: install ziglang with pip install modelc[cross], or give one by --cc"
+            )
+        zig = _ziglang(machine, "none", glibc)
+        return replace(zig, archiver=archiver or zig.archiver)
     native = machine == native_machine()
     for command in _candidates(machine, native, kind):
         chosen = Toolchain(machine, command, kind or _libc_of(command), glibc, archiver or _archiver(command))
@@ -231,7 +273,10 @@ def _ziglang(machine: Machine, libc: str, glibc: tuple[int, int]) -> Toolchain:
 def _zig_cc(machine: Machine, libc: str, glibc: tuple[int, int]) -> tuple[str, ...]:
     version = f".{glibc[0]}.{glibc[1]}" if libc == "gnu" else ""
     triple = machine.gnu_triple if libc != "musl" else machine.gnu_triple.replace("gnu", "musl")
-    return (*worker_command("ziglang", "cc"), "-target", f"{triple}{version}")
+    if machine.system.zig:
+        triple = f"{machine.name}-{machine.system.zig}"
+    android = ("-ffixed-x18",) if machine.system is ANDROID else ()  # which that system keeps to itself
+    return (*worker_command("ziglang", "cc"), "-target", f"{triple}{version}", *android)
 
 
 def _check_given(toolchain: Toolchain) -> None:
@@ -246,7 +291,7 @@ def _check_given(toolchain: Toolchain) -> None:
             raise ToolchainError(
                 f"--cc {shown!r} does not compile for {toolchain.machine.gnu_triple}: {error}"
             ) from None
-        check_elf((folder / "empty.o").read_bytes(), f"what --cc {shown!r} makes", toolchain.machine)
+        check_object((folder / "empty.o").read_bytes(), f"what --cc {shown!r} makes", toolchain.machine)
 
 
 def _run(what: str, command: Sequence[str], arguments: Sequence[str], folder: Path) -> None:
@@ -259,8 +304,11 @@ def _run(what: str, command: Sequence[str], arguments: Sequence[str], folder: Pa
         raise ToolchainError(f"the {what} '{shlex.join(command)}' failed:\n{said}")
 
 
-def check_elf(data: bytes, what: str, machine: Machine) -> None:
+def check_object(data: bytes, what: str, machine: Machine) -> None:
     """Raises ToolchainError if an object or a library is not for this machine, which linkers say less clearly."""
+    if machine.system.objects != "ELF":
+        check_foreign(data, what, machine.system.objects, machine.object_machine)
+        return
     elf_machine, bits = elf_header(data, what)
     if (elf_machine, bits) != (machine.elf_machine, machine.pointer_bits):
         name = next((m.name for m in MACHINES if m.elf_machine == elf_machine), f"ELF machine {elf_machine}")

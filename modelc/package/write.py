@@ -23,13 +23,15 @@ from modelc.package import manifest
 from modelc.package.example import example_text
 from modelc.package.glue import plan_source
 from modelc.package.header import cpp_text, header_text
-from modelc.package.link import Code, link_shared, link_static, runtime_sources
-from modelc.package.loader import loader_in_one_file
+from modelc.package.link import Code, link_foreign, link_shared, link_static, runtime_sources
+from modelc.package.loader import loader_in_one_file, module_loader
 from modelc.package.manifest import SCHEMA_VERSION, Linked, Manifest
 from modelc.package.read import Package, file_info, read_manifest_of, read_package, unpacked
+from modelc.package.rust import crate_files
 from modelc.package.spec import PackageSpec
 from modelc.package.toolchain import find_toolchain
 from modelc.runtime.files import ARCHIVE, PARAMS
+from modelc.target.system import LINUX, WASI
 
 VERIFICATION = "verification.json"
 
@@ -72,8 +74,12 @@ def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
         if not form.freestanding:
             (folder / f"{form.prefix}.hpp").write_text(cpp_text(form))
         (folder / "example.c").write_text(example_text(form))
-        if "so" in form.emit:
+        if "loader.py" in form.beside:
             (folder / "loader.py").write_text(loader_in_one_file())
+        if form.on is WASI and form.beside:
+            (folder / form.beside[0]).write_text(module_loader(form))
+        for name, text in (crate_files(spec) if "rust" in form.emit else {}).items():
+            (folder / name).write_text(text)
         choices = (json.dumps(spec.choices, indent=1, sort_keys=True) + "\n").encode()
         (folder / "choices.json").write_bytes(choices)
         made = Manifest(
@@ -105,12 +111,14 @@ def _link(spec: PackageSpec, code: Code, folder: Path) -> Linked:
     toolchain = find_toolchain(spec.target.triple, form.libc, form.cc, form.ar)
     needed: tuple[str, ...] = ()
     version = ""
-    if "so" in form.emit:
+    calls: tuple[str, ...] = ()
+    if "so" in form.emit and form.on is not LINUX:
+        calls = link_foreign(toolchain, form, code, folder)
+    elif "so" in form.emit:
         library = link_shared(toolchain, form, code, folder / form.library)
         needed, version = library.needed, ".".join(map(str, library.glibc))
-    calls: tuple[str, ...] = ()
     if not {"a", "o"}.isdisjoint(form.emit):
-        calls = link_static(toolchain, form, code, folder)
+        calls = tuple(sorted({*calls, *link_static(toolchain, form, code, folder)}))
     return Linked(
         prefix=form.prefix,
         emit=form.emit,
@@ -122,6 +130,7 @@ def _link(spec: PackageSpec, code: Code, folder: Path) -> Linked:
         calls=calls,
         compiler=f"{form.cc}: {toolchain.described}" if form.cc else toolchain.described,
         archiver=form.ar or (Path(toolchain.archiver[-1]).name if {"a"} & {*form.emit} else ""),
+        on="" if form.on is LINUX else form.system,
     )
 
 

@@ -53,7 +53,13 @@ from modelc.target.isa import ARCHITECTURES, Architecture
 from modelc.target.section import WORD, Section, parse_yaml, read_text, targets_folder
 
 PLACES = ("vector", "memory", "tile")
-_LLVM = {"x86_64": "llvm.x86.", "aarch64": "llvm.aarch64.", "armv7": "llvm.arm.", "riscv64": "llvm.riscv."}
+_LLVM = {
+    "x86_64": "llvm.x86.",
+    "aarch64": "llvm.aarch64.",
+    "armv7": "llvm.arm.",
+    "riscv64": "llvm.riscv.",
+    "wasm32": "llvm.wasm.",
+}
 _MNEMONIC = re.compile(r"[a-z][a-z0-9.]{2,}")
 _TEXT = re.compile(r"[\s\S]{1,4000}")
 _KEYS = (

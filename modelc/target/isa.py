@@ -20,7 +20,7 @@ class Architecture:
 
     name: str
     triples: tuple[str, ...]  # the first parts of triples that mean it
-    elf_machine: int  # e_machine of its objects
+    elf_machine: int  # e_machine of its objects; 0: they are no ELF files
     features: tuple[Feature, ...]
     environments: tuple[str, ...] = ("gnu",)  # the last parts of triples: packages are linked with glibc
     float_abis: tuple[str, ...] = ()  # only where there is a choice
@@ -36,13 +36,13 @@ class Architecture:
         """Bits of the widest vector register that these features give."""
         if self.name == "x86_64":
             return 512 if "avx512f" in features else 256 if "avx2" in features else 128
-        return 128 if "neon" in features or "v" in features else 64
+        return 128 if not {"neon", "v", "simd128"}.isdisjoint(features) else 64
 
     def vector_registers(self, features: Collection[str]) -> int:
         """How many vector registers the instruction set can name."""
         if self.name == "x86_64":
             return 32 if "avx512f" in features else 16
-        return 16 if self.name == "armv7" else 32
+        return 16 if self.name in ("armv7", "wasm32") else 32  # WebAssembly names none: those of its hosts
 
 
 X86_64 = Architecture(
@@ -115,7 +115,15 @@ RISCV64 = Architecture(
     baseline=("m", "a", "f", "d", "c"),
     c_abi="lp64d",
 )
-ARCHITECTURES = (X86_64, AARCH64, ARMV7, RISCV64)
+WASM32 = Architecture(
+    "wasm32",
+    ("wasm32",),
+    0,
+    (Feature("simd128", "simd128"), Feature("relaxed-simd", "relaxed_simd")),
+    environments=(),
+    address_bits=32,
+)
+ARCHITECTURES = (X86_64, AARCH64, ARMV7, RISCV64, WASM32)
 
 
 def architecture(triple: str) -> Architecture | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from modelc.target.schema import Target
+from modelc.target.system import WASI, system_of
 
 
 def llvm_target(target: Target) -> dict[str, str | int | list[str]]:
@@ -16,6 +17,8 @@ def llvm_target(target: Target) -> dict[str, str | int | list[str]]:
         "mcpu": target.cpu,
         "mattr": attributes,
     }
+    if system_of(target.triple) is WASI:
+        options["vector-width"] = target.vector.bits  # which TVM knows for other machines
     if target.float_abi is not None:
         options["mfloat-abi"] = target.float_abi
     if target.architecture.c_abi is not None:
@@ -24,7 +27,9 @@ def llvm_target(target: Target) -> dict[str, str | int | list[str]]:
 
 
 def _with_vendor(triple: str) -> str:
-    """All four parts of a triple, without which LLVM takes the system for the vendor: on ARM it would then call the
+    """All parts of a triple, without which LLVM takes the system for the vendor: on ARM it would then call the
     conversions of 64-bit integers by another convention than libgcc's."""
-    parts = triple.split("-")
+    parts, system = triple.split("-"), system_of(triple)
+    if system is not None and system.llvm:
+        return f"{parts[0]}-{system.llvm}"
     return "-".join([parts[0], "unknown", *parts[1:]]) if len(parts) == 3 else triple

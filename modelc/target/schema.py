@@ -17,6 +17,7 @@ from modelc.target.family import family_of
 from modelc.target.intrinsics import Intrinsic, named_intrinsics, shipped_intrinsics
 from modelc.target.isa import ARCHITECTURES, Architecture, architecture, implied_features
 from modelc.target.section import WORD, Section, parse_yaml, read_text
+from modelc.target.system import LINUX, MUSL, SYSTEMS, WASI, system_of
 
 PEAK_DTYPES = ("float32", "float16", "bfloat16", "int8")
 
@@ -155,10 +156,14 @@ def parse_target(text: str, source: str) -> Target:
     top.only_keys(names, required=[name for name in names if name not in optional])
     triple = top.text("triple", _TRIPLE, "a triple such as x86_64-linux-gnu")
     arch = architecture(triple)
-    if arch is None or "linux" not in triple.split("-"):
-        raise top.wrong("triple", triple, f"a Linux triple that starts with one of {_known_triples()}")
-    if triple.split("-")[-1] not in arch.environments:
-        raise top.wrong("triple", triple, f"a triple that ends with {' or '.join(arch.environments)}")
+    system = system_of(triple)
+    if arch is None or system is None or (system is WASI) is bool(arch.environments):
+        raise top.wrong(
+            "triple", triple, f"a triple that starts with one of {_known_triples()}, then {_known_systems()}"
+        )
+    ends = (*arch.environments, *map(MUSL.__getitem__, arch.environments)) if system is LINUX else ()
+    if ends and triple.split("-")[-1] not in ends:
+        raise top.wrong("triple", triple, f"a triple that ends with {' or '.join(ends)}")
     cpu = top.text("cpu", WORD, "LLVM's name of a CPU")
     features, usual = _features(top, arch, cpu), family_of(cpu).cost
     target = Target(
@@ -207,7 +212,7 @@ def _float_abi(top: Section, arch: Architecture, triple: str) -> str | None:
             raise top.wrong("float_abi", top.tree["float_abi"], f"no such key: {arch.name} has one calling convention")
         return None
     abi = top.text("float_abi", WORD, "hard or soft")
-    expected = "hard" if triple.endswith("eabihf") else "soft"
+    expected = "hard" if triple.endswith("hf") else "soft"
     if abi != expected:
         raise top.wrong("float_abi", abi, f"{expected}, as the triple is {triple}")
     return abi
@@ -280,3 +285,7 @@ def _plain(value: Any) -> Any:
 
 def _known_triples() -> str:
     return ", ".join(name for arch in ARCHITECTURES for name in arch.triples)
+
+
+def _known_systems() -> str:
+    return ", ".join(dict.fromkeys("-".join((system.part, *system.environments)) for system in reversed(SYSTEMS)))

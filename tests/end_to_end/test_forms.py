@@ -264,7 +264,7 @@ def test_a_models_name_is_its_prefix() -> None:
         ({"prefix": "x" * 65}, "begins no C name"),
         ({"prefix": "while"}, "is a name that C, the system's libraries or modelc have taken"),
         ({"prefix": "m"}, "have taken"),
-        ({"emit": ("dll",)}, "--emit dll is no form of a package; expected so, a, o"),
+        ({"emit": ("dll",)}, "--emit dll is no form of a package; expected so, a, o, rust"),
         ({"emit": ("so",), "freestanding": True}, "has no shared library: say --emit a, o"),
         ({"libc": "glibc"}, "--libc glibc is no C library"),
         ({"libc": "musl", "freestanding": True}, "leave out --libc musl, or --freestanding"),

@@ -83,7 +83,9 @@ def object_for(triple: str, prefix: str = "") -> bytes:
         (Path(folder) / "kernels.c").write_text(KERNELS)
         # Vectorised with the scalar order of operations, so any machine computes the same bits but for expf.
         names = [f"-D{name}={prefix}{name}" for name in ("scale", "row_norm", "normalise", "count")]
-        find_toolchain(triple).compile(["-O2", "-ffp-contract=off", "-fPIC", *names, "-c", "kernels.c"], Path(folder))
+        anywhere = ["-fPIC"] * ("windows" not in triple)
+        flags = ["-O2", "-ffp-contract=off", "-g0", *anywhere, *names]
+        find_toolchain(triple).compile([*flags, "-c", "kernels.c", "-o", "kernels.o"], Path(folder))
         return (Path(folder) / "kernels.o").read_bytes()
 
 

@@ -43,8 +43,9 @@ _TRIPLES = {
     "aarch64": "aarch64-linux-gnu",
     "armv7": "armv7l-linux-gnueabihf",
     "riscv64": "riscv64-linux-gnu",
+    "wasm32": "wasm32-wasi",
 }
-_CPUS = {"x86_64": "x86-64", "aarch64": "generic", "armv7": "generic", "riscv64": "generic-rv64"}
+_CPUS = {"x86_64": "x86-64", "aarch64": "generic", "armv7": "generic", "riscv64": "generic-rv64", "wasm32": "generic"}
 _RIGHT, _WRONG, _NOT_RUN = "right", "wrong", "not run"
 
 Array = NDArray[Any]
