@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from modelc.ir.graph import Graph, Node
 from modelc.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
 from modelc.passes.integer_products import product
-from modelc.passes.machine import ANY, BYTES, WEIGHTS, Machine, Multiplied
+from modelc.passes.machine import ANY, BYTES, WEIGHTS, WIDE, Machine, Multiplied
 from modelc.passes.pattern import Bind, Constant, Editor, Match, Op, Rule, rewrite
 from modelc.passes.quantized import (
     LARGEST_SUM,
-    SHIFT,
+    MOVES,
     Operand,
     can_be_narrowed,
     centred_weights,
@@ -40,6 +40,7 @@ from modelc.passes.quantized import (
     narrowed,
     operand,
     padded,
+    read_as_stored,
     refusal,
     restored,
     stored,
@@ -51,7 +52,6 @@ from modelc.passes.widen_channels import widened
 Array = NDArray[Any]
 CONTRACTIONS = ("Conv", "MatMul", "Gemm")
 WHOLE = ("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger")
-MOVES = "MaxPool|Reshape|Transpose|Squeeze|Unsqueeze|Flatten"
 REAL = Op("DequantizeLinear", Bind("x"), Constant("s"), name="real", more=True)
 NAMED = 3  # nodes that a note names
 
@@ -68,9 +68,10 @@ class IntegerContractions:
 
     def __call__(self, graph: Graph) -> Graph:
         if self.units:
-            graph = restored(graph, {u.activations for u in self.units})
+            model, taken = graph, {u.activations for u in self.units}
+            graph = graph if WIDE in taken else restored(graph, taken)
             graph = rewrite(rewrite(graph, Integers(self.units).rules()), FACTORS)
-            graph = widened(EliminateCommonSubexpressions()(graph))
+            graph = widened(read_as_stored(EliminateCommonSubexpressions()(graph), model))
         return replace(graph, notes=(*graph.notes, *self.notes(graph)))
 
     def notes(self, graph: Graph) -> list[str]:
@@ -103,7 +104,7 @@ class Integers:
         scaled = Op("Mul", Op("Cast", Bind("sum"), name="cast"), Constant("factor"))
         to = (Constant("s"), Constant("z"))
         return (
-            Rule(Op(MOVES, REAL, more=True), sunk),
+            Rule(Op("|".join(MOVES), REAL, more=True), sunk),
             Rule(Op("QuantizeLinear", REAL, Constant("to"), more=True), same),
             Rule(Op("Conv|MatMul|Gemm", Bind("a"), Bind("b"), more=True), self.contraction, private=False),
             Rule(Op("QuantizeLinear", scaled, *to), requantized),
@@ -161,7 +162,7 @@ class Integers:
         dtype = e.value(x).dtype
         to = stored_as(dtype, self.units)
         if to != dtype:
-            x, zero = stored(e, x, to), zero + (SHIFT if to == "uint8" else -SHIFT)
+            x, zero = stored(e, x, to, zero)
         if "Conv" in node.op:
             operation, channels, summed, columns = "ConvInteger", 1, 1, 0
             attrs = {k: v for k, v in node.attrs.items() if k in ("strides", "pads", "dilations", "group")}
@@ -210,6 +211,9 @@ class Integers:
         zero_value = e.data(zero)
         if zero_value is not None:
             return self._sum(e, node, m["a"], weights, int(zero_value.item()), m["w"], None)
+        if stored_as(dtype, self.units) == WIDE:
+            less = e.add("Sub", (stored(e, m["a"], WIDE)[0], e.add("Cast", (zero,), {"to": WIDE})))
+            return self._sum(e, node, less, weights, 0, m["w"], None)
         if columns == 0:  # a border of what is known only at run time
             return None
         total = self._sum(e, node, m["a"], weights, 0, m["w"], None)

@@ -9,11 +9,13 @@ from modelc.target import Target
 
 WEIGHTS = "int8"
 BYTES = ("int8", "uint8")
+WIDE = "int16"  # bytes less their zero point, for instructions that multiply no bytes
 
 
 @dataclass(frozen=True)
 class Multiplied:
-    """What an instruction of the target multiplies: activations of a dtype with int8 weights, `depth` at a time."""
+    """What an instruction of the target multiplies: activations of a dtype (bytes, or WIDE) with int8 weights, `depth`
+    at a time."""
 
     activations: str
     depth: int
@@ -37,13 +39,17 @@ ANY = Machine()
 
 
 def multiplied(target: Target) -> tuple[Multiplied, ...]:
-    """The dtypes of activations that the target multiplies with int8, summed in int32."""
+    """The dtypes of activations that the target multiplies with int8, summed in int32: bytes, or WIDE where it has no
+    instruction for bytes."""
     depths: dict[str, int] = {}
     for intrinsic in target.available_intrinsics:
         kinds = [o.dtype for o in intrinsic.operands if o != intrinsic.accumulator]
-        if intrinsic.accumulator.dtype != "int32" or len(kinds) != 2 or kinds[1] != WEIGHTS or kinds[0] not in BYTES:
+        if intrinsic.accumulator.dtype != "int32" or len(kinds) != 2 or kinds[1] != WEIGHTS:
+            continue
+        if kinds[0] not in (*BYTES, WIDE):
             continue
         depth = prod(i.extent for i in intrinsic.semantics.iters if i.reduce)
         depth = max(d.step for o in intrinsic.operands for d in o.digits) if intrinsic.tiles is not None else depth
         depths[kinds[0]] = min(depth, depths.get(kinds[0], depth))
-    return tuple(Multiplied(dtype, depth) for dtype, depth in depths.items())
+    taken = [dtype for dtype in depths if dtype in BYTES] or list(depths)
+    return tuple(Multiplied(dtype, depths[dtype]) for dtype in taken)

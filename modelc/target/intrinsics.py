@@ -145,9 +145,11 @@ class Intrinsic:
 
     @property
     def multiplies(self) -> str:
-        """The dtype whose products it adds up, as peaks name it: int8 for signed and unsigned bytes."""
-        dtype = next(o.dtype for o in self.operands if o != self.accumulator)
-        return {"uint8": "int8"}.get(dtype, dtype)
+        """The dtype whose products it adds up, as peaks name it: int8 for signed and unsigned bytes, and for those that
+        it multiplies by wider numbers."""
+        dtypes = [o.dtype for o in self.operands if o != self.accumulator]
+        narrowest = min(dtypes, key=lambda dtype: DTYPES[dtype].itemsize)
+        return {"uint8": "int8"}.get(narrowest, narrowest)
 
     @property
     def products(self) -> int:
