@@ -111,6 +111,7 @@ class Integers:
             Rule(Op("QuantizeLinear", Op("Relu", scaled, name="relu"), *to), requantized),
             Rule(Op("Mul", REAL, Constant("factor")), rescaled),
             Rule(Op("MatMulInteger|ConvInteger", Bind("a"), Constant("w"), Bind("z"), more=True), self.centred),
+            Rule(Op("MatMulInteger|ConvInteger", Bind("a"), Constant("w")), self.unlike),
             Rule(Op("QLinearConv|QLinearMatMul", Bind("a"), more=True), self.linear),
         )
 
@@ -220,6 +221,18 @@ class Integers:
         sums = e.constant(weights.sum(axis=0), f"{m['w']}_sums", "int32")
         wide = e.add("Cast", (zero,), {"to": "int32"})
         return e.add("Sub", (total, e.add("Mul", (wide, sums))))
+
+    def unlike(self, e: Editor, m: Match) -> str | None:
+        """MatMulInteger and ConvInteger without zero points, of other numbers than an instruction multiplies."""
+        node, w, dtype = m.root, e.data(m["w"]), e.value(m["a"]).dtype
+        columns = 0 if node.op == "ConvInteger" else 1
+        if w is None or dtype not in BYTES or stored_as(dtype, self.units) == dtype or (columns and w.ndim != 2):
+            return None
+        weights, depth = w.astype(np.int64), depth_of(dtype, self.units)
+        summed = w.shape[1 - columns]
+        if not can_be_narrowed(weights, node) or padded(summed, depth, int(node.attrs.get("group", 1))) is None:
+            return None
+        return self._sum(e, node, m["a"], weights, 0, m["w"], None)
 
     def linear(self, e: Editor, m: Match) -> str | None:
         """QLinearConv and QLinearMatMul: x, sx, zx, w, sw, zw, sy, zy, bias."""
