@@ -45,6 +45,7 @@ from modelc.passes.quantized import (
     restored,
     stored,
     stored_as,
+    units_for,
     whole_refusal,
 )
 from modelc.passes.widen_channels import widened
@@ -123,7 +124,7 @@ class Integers:
         x, w = operand(e, node.inputs[0]), operand(e, node.inputs[1])
         assert x is not None and w is not None
         if e.data(w.whole) is None:
-            return product(e, x, w, self.units)
+            return product(e, x, w, units_for(None, 0, self.units))
         weights = centred_weights(e, w, node)
         assert weights is not None
         scale = x.scale * w.scale  # in float32, as a quantizer computes the scale of biases
@@ -160,20 +161,20 @@ class Integers:
 
     def _sum(self, e: Editor, node: Node, x: str, w: Array, zero: int, name: str, bias: Array | None) -> str:
         """The int32 sum of `x` less its zero point by the weights, and the bias."""
-        dtype = e.value(x).dtype
-        to = stored_as(dtype, self.units)
-        if to != dtype:
-            x, zero = stored(e, x, to, zero)
         if "Conv" in node.op:
             operation, channels, summed, columns = "ConvInteger", 1, 1, 0
             attrs = {k: v for k, v in node.attrs.items() if k in ("strides", "pads", "dilations", "group")}
         else:
             w = np.ascontiguousarray(w.T) if node.attrs.get("transB", 0) else w
             operation, channels, summed, columns, attrs = "MatMulInteger", len(e.shape(x)) - 1, 0, 1, {}
+        units, dtype = units_for(w, columns, self.units), e.value(x).dtype
+        to = stored_as(dtype, units)
+        if to != dtype:
+            x, zero = stored(e, x, to, zero)
         w, shift = narrowed(w, columns)
         window = (w.shape[2:], attrs) if columns == 0 else None
         sums = summed_up(e, x, zero, window) if shift.any() else ""
-        whole = padded(w.shape[summed], depth_of(to, self.units), attrs.get("group", 1))
+        whole = padded(w.shape[summed], depth_of(to, units), attrs.get("group", 1))
         assert whole is not None
         if more := whole - w.shape[summed]:
             x = with_border(e, x, 0, [(0, more) if k == channels else (0, 0) for k in range(len(e.shape(x)))])
@@ -182,6 +183,8 @@ class Integers:
             half = len(pads) // 2
             x = with_border(e, x, zero, [(0, 0), (0, 0), *zip(pads[:half], pads[half:], strict=True)])
             attrs["pads"] = (0,) * len(pads)
+        if units[0].within is not None:
+            attrs["within"] = units[0].within
         total = e.add(operation, (x, e.constant(w, f"{name}_centred", WEIGHTS)), attrs)
         others = tuple(k for k in range(w.ndim) if k != columns)
         offset = -zero * w.astype(np.int64).sum(axis=others) + (0 if bias is None else bias)
@@ -204,15 +207,17 @@ class Integers:
         along = [-1 if k == columns else 1 for k in range(w.ndim)]
         weights_zero = weights_zero.astype(np.int64)
         weights = w.astype(np.int64) - (weights_zero.reshape(along) if weights_zero.size > 1 else weights_zero.max())
-        depth = depth_of(dtype, self.units)
-        summed = w.shape[1] if columns == 0 else w.shape[0]
         fits = can_be_narrowed(weights, node) and (columns == 0 or w.ndim == 2)
-        if not fits or padded(summed, depth, int(node.attrs.get("group", 1))) is None:
+        if not fits:
+            return None
+        units = units_for(weights, columns, self.units)
+        summed, depth = w.shape[1] if columns == 0 else w.shape[0], depth_of(dtype, units)
+        if padded(summed, depth, int(node.attrs.get("group", 1))) is None:
             return None
         zero_value = e.data(zero)
         if zero_value is not None:
             return self._sum(e, node, m["a"], weights, int(zero_value.item()), m["w"], None)
-        if stored_as(dtype, self.units) == WIDE:
+        if stored_as(dtype, units) == WIDE:
             less = e.add("Sub", (stored(e, m["a"], WIDE)[0], e.add("Cast", (zero,), {"to": WIDE})))
             return self._sum(e, node, less, weights, 0, m["w"], None)
         if columns == 0:  # a border of what is known only at run time
@@ -226,11 +231,16 @@ class Integers:
         """MatMulInteger and ConvInteger without zero points, of other numbers than an instruction multiplies."""
         node, w, dtype = m.root, e.data(m["w"]), e.value(m["a"]).dtype
         columns = 0 if node.op == "ConvInteger" else 1
-        if w is None or dtype not in BYTES or stored_as(dtype, self.units) == dtype or (columns and w.ndim != 2):
+        if w is None or dtype not in BYTES or "within" in node.attrs or (columns and w.ndim != 2):
             return None
-        weights, depth = w.astype(np.int64), depth_of(dtype, self.units)
-        summed = w.shape[1 - columns]
-        if not can_be_narrowed(weights, node) or padded(summed, depth, int(node.attrs.get("group", 1))) is None:
+        weights = w.astype(np.int64)
+        if not can_be_narrowed(weights, node):
+            return None
+        units, summed = units_for(weights, columns, self.units), w.shape[1 - columns]
+        depth = depth_of(dtype, units)
+        if (stored_as(dtype, units) == dtype and units[0].within is None) or padded(
+            summed, depth, int(node.attrs.get("group", 1))
+        ) is None:
             return None
         return self._sum(e, node, m["a"], weights, 0, m["w"], None)
 
@@ -244,7 +254,7 @@ class Integers:
         sx, zx, _, sw, zw, sy, _ = (np.asarray(k) for k in parameters)
         columns = 0 if node.op == "QLinearConv" else w.ndim - 1
         weights = centred_weights(e, Operand(node.inputs[3], sw, zw.astype(np.int64).reshape(-1), columns), node)
-        depth = depth_of(e.value(x).dtype, self.units)
+        depth = 0 if weights is None else depth_of(e.value(x).dtype, units_for(weights, columns, self.units))
         summed = w.shape[1] if columns == 0 else w.shape[0]
         scalars = max(sx.size, zx.size, sy.size) == 1 and sw.size in (1, w.shape[columns])
         fits = columns == 0 or w.ndim == 2

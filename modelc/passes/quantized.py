@@ -22,6 +22,7 @@ LARGEST_SUM = (1 << 31) - 1
 LARGEST_EXACT = (1 << 24) - 1  # of the whole numbers up to which float32 has all
 LARGEST_BYTE = 255
 LEAST_CHANNELS = 8  # of an output: fewer do not fill a vector's lanes
+LEAST_GAIN = 1.2  # of an instruction beside float32, for what is quantized to pay: requantising, and wider copies
 LEAST_ROWS = 4  # that read columns which are computed, for these to be put into an instruction's order
 MOVES = ("MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten")
 MOST_PADDING = 1.5  # times the channels that are summed
@@ -31,6 +32,17 @@ def stored_as(dtype: str, units: Sequence[Multiplied]) -> str:
     """How activations of `dtype` are stored to be multiplied with int8."""
     activations = {u.activations for u in units}
     return dtype if dtype in activations or not activations else sorted(activations)[0]
+
+
+def units_for(weights: Array | None, columns: int, units: Sequence[Multiplied]) -> tuple[Multiplied, ...]:
+    """Those that multiply such weights, with columns in dimension `columns`, exactly: the fastest where some do only
+    these. None: weights that are computed."""
+    if all(u.within is None for u in units):
+        return tuple(units)
+    whole = None if weights is None else narrowed(weights, columns)[0]
+    ends = (-SHIFT, SHIFT - 1) if whole is None else (int(whole.min(initial=0)), int(whole.max(initial=0)))
+    exact = [u for u in units if u.bounds[0] <= ends[0] and ends[1] <= u.bounds[1]]
+    return tuple(sorted(exact, key=lambda u: u.speed)[-1:])
 
 
 # --- activations as they are multiplied ---------------------------------------------------------------------------
@@ -217,13 +229,16 @@ def refusal(e: Editor, node: Node, units: Sequence[Multiplied]) -> str | None:
     if x.axis is not None or x.zero.size > 1 or e.value(x.whole).dtype not in BYTES:
         return "activations are not bytes with one scale"
     if e.data(w.whole) is None:
-        return product_refusal(e, node, x, w, units)
+        units = units_for(None, 0, units)
+        return slow(units) or product_refusal(e, node, x, w, units)
     weights, columns = centred_weights(e, w, node), columns_of(node, e.shape(node.inputs[1]))
     if weights is None:
         return "weights less their zero points are no int8, by channels in groups"
     if columns is None or (w.axis is not None and w.axis != columns) or node.attrs.get("transA", 0):
         return "scales are not by output channel"
-    groups = int(node.attrs.get("group", 1))
+    groups, units = int(node.attrs.get("group", 1)), units_for(weights, columns, units)
+    if said := slow(units):
+        return said
     summed = weights.shape[1] if node.op == "Conv" else weights.shape[1 - columns]
     if padded(summed, depth_of(e.value(x.whole).dtype, units), groups) is None:
         return f"{summed} channels are summed, too few to be made a multiple of what an instruction takes"
@@ -232,6 +247,15 @@ def refusal(e: Editor, node: Node, units: Sequence[Multiplied]) -> str | None:
     others = tuple(k for k in range(weights.ndim) if k != columns)
     if 255 * np.abs(weights.astype(np.int64)).sum(axis=others).max(initial=0) * 2 > LARGEST_SUM:
         return "sums do not fit in int32"
+    return None
+
+
+def slow(units: Sequence[Multiplied]) -> str | None:
+    """Why a contraction is as quick in float32; None where one of `units` multiplies it quicker."""
+    if not units:
+        return "the target's instructions do not multiply all numbers that its weights may be"
+    if (speed := max(u.speed for u in units)) < LEAST_GAIN:
+        return f"its price is no lower: the target multiplies quantized numbers {speed:.2g} times as fast as float32"
     return None
 
 
