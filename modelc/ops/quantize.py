@@ -198,17 +198,33 @@ def _tail(value: Value | None, keep: int) -> Callable[[Load], tuple[Expr, ...]]:
     return _one_or(value, at)
 
 
+def bounded(node: Node, block: Block) -> Block:
+    """The contraction with weights clamped between numbers that the attribute `within` gives, which passes set where
+    they are so: some instructions multiply no others exactly (modelc/target/intrinsics.py)."""
+    within = node.attrs.get("within")
+    if within is None:
+        return block
+
+    def visit(e: Expr) -> Expr | None:
+        if not isinstance(e, Load) or e.buffer != "x1":
+            return None
+        least, largest = (const(int(bound), "int8") for bound in within)
+        return op("min", op("max", e, least), largest)
+
+    return block.mapped(visit)
+
+
 def _conv_integer(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     x, w = required(node, inputs, 0), required(node, inputs, 1)
     per_channel = _one_or(given(inputs, 3), lambda load: load.indices[:1])
     zeros = {"x0": (2, _one_or(given(inputs, 2), lambda load: load.indices[1:2])), "x1": (3, per_channel)}
-    return Definition((), (renamed_output(centred(conv_block(node, x, w), inputs, zeros), "y0"),))
+    return Definition((), (renamed_output(bounded(node, centred(conv_block(node, x, w), inputs, zeros)), "y0"),))
 
 
 def _matmul_integer(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     a, b = required(node, inputs, 0), required(node, inputs, 1)
     zeros = {"x0": (2, _tail(given(inputs, 2), -2)), "x1": (3, _tail(given(inputs, 3), -1))}
-    return Definition((), (renamed_output(centred(matmul_block(node, a, b), inputs, zeros), "y0"),))
+    return Definition((), (renamed_output(bounded(node, centred(matmul_block(node, a, b), inputs, zeros)), "y0"),))
 
 
 def _scale_at(inputs: Inputs, k: int, at: Sequence[Expr], real: str) -> Expr:

@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from modelc.ir.graph import Graph, Node
 from modelc.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
 from modelc.passes.integer_products import product
-from modelc.passes.machine import ANY, BYTES, WEIGHTS, Machine, Multiplied
+from modelc.passes.machine import ANY, BYTES, WEIGHTS, WIDE, Machine, Multiplied
 from modelc.passes.pattern import Bind, Constant, Editor, Match, Op, Rule, rewrite
 from modelc.passes.quantized import (
     LARGEST_SUM,
-    SHIFT,
+    MOVES,
     Operand,
     can_be_narrowed,
     centred_weights,
@@ -40,10 +40,12 @@ from modelc.passes.quantized import (
     narrowed,
     operand,
     padded,
+    read_as_stored,
     refusal,
     restored,
     stored,
     stored_as,
+    units_for,
     whole_refusal,
 )
 from modelc.passes.widen_channels import widened
@@ -51,7 +53,6 @@ from modelc.passes.widen_channels import widened
 Array = NDArray[Any]
 CONTRACTIONS = ("Conv", "MatMul", "Gemm")
 WHOLE = ("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger")
-MOVES = "MaxPool|Reshape|Transpose|Squeeze|Unsqueeze|Flatten"
 REAL = Op("DequantizeLinear", Bind("x"), Constant("s"), name="real", more=True)
 NAMED = 3  # nodes that a note names
 
@@ -68,9 +69,10 @@ class IntegerContractions:
 
     def __call__(self, graph: Graph) -> Graph:
         if self.units:
-            graph = restored(graph, {u.activations for u in self.units})
+            model, taken = graph, {u.activations for u in self.units}
+            graph = graph if WIDE in taken else restored(graph, taken)
             graph = rewrite(rewrite(graph, Integers(self.units).rules()), FACTORS)
-            graph = widened(EliminateCommonSubexpressions()(graph))
+            graph = widened(read_as_stored(EliminateCommonSubexpressions()(graph), model))
         return replace(graph, notes=(*graph.notes, *self.notes(graph)))
 
     def notes(self, graph: Graph) -> list[str]:
@@ -103,13 +105,14 @@ class Integers:
         scaled = Op("Mul", Op("Cast", Bind("sum"), name="cast"), Constant("factor"))
         to = (Constant("s"), Constant("z"))
         return (
-            Rule(Op(MOVES, REAL, more=True), sunk),
+            Rule(Op("|".join(MOVES), REAL, more=True), sunk),
             Rule(Op("QuantizeLinear", REAL, Constant("to"), more=True), same),
             Rule(Op("Conv|MatMul|Gemm", Bind("a"), Bind("b"), more=True), self.contraction, private=False),
             Rule(Op("QuantizeLinear", scaled, *to), requantized),
             Rule(Op("QuantizeLinear", Op("Relu", scaled, name="relu"), *to), requantized),
             Rule(Op("Mul", REAL, Constant("factor")), rescaled),
             Rule(Op("MatMulInteger|ConvInteger", Bind("a"), Constant("w"), Bind("z"), more=True), self.centred),
+            Rule(Op("MatMulInteger|ConvInteger", Bind("a"), Constant("w")), self.unlike),
             Rule(Op("QLinearConv|QLinearMatMul", Bind("a"), more=True), self.linear),
         )
 
@@ -121,7 +124,7 @@ class Integers:
         x, w = operand(e, node.inputs[0]), operand(e, node.inputs[1])
         assert x is not None and w is not None
         if e.data(w.whole) is None:
-            return product(e, x, w, self.units)
+            return product(e, x, w, units_for(None, 0, self.units))
         weights = centred_weights(e, w, node)
         assert weights is not None
         scale = x.scale * w.scale  # in float32, as a quantizer computes the scale of biases
@@ -158,20 +161,20 @@ class Integers:
 
     def _sum(self, e: Editor, node: Node, x: str, w: Array, zero: int, name: str, bias: Array | None) -> str:
         """The int32 sum of `x` less its zero point by the weights, and the bias."""
-        dtype = e.value(x).dtype
-        to = stored_as(dtype, self.units)
-        if to != dtype:
-            x, zero = stored(e, x, to), zero + (SHIFT if to == "uint8" else -SHIFT)
         if "Conv" in node.op:
             operation, channels, summed, columns = "ConvInteger", 1, 1, 0
             attrs = {k: v for k, v in node.attrs.items() if k in ("strides", "pads", "dilations", "group")}
         else:
             w = np.ascontiguousarray(w.T) if node.attrs.get("transB", 0) else w
             operation, channels, summed, columns, attrs = "MatMulInteger", len(e.shape(x)) - 1, 0, 1, {}
+        units, dtype = units_for(w, columns, self.units), e.value(x).dtype
+        to = stored_as(dtype, units)
+        if to != dtype:
+            x, zero = stored(e, x, to, zero)
         w, shift = narrowed(w, columns)
         window = (w.shape[2:], attrs) if columns == 0 else None
         sums = summed_up(e, x, zero, window) if shift.any() else ""
-        whole = padded(w.shape[summed], depth_of(to, self.units), attrs.get("group", 1))
+        whole = padded(w.shape[summed], depth_of(to, units), attrs.get("group", 1))
         assert whole is not None
         if more := whole - w.shape[summed]:
             x = with_border(e, x, 0, [(0, more) if k == channels else (0, 0) for k in range(len(e.shape(x)))])
@@ -180,6 +183,8 @@ class Integers:
             half = len(pads) // 2
             x = with_border(e, x, zero, [(0, 0), (0, 0), *zip(pads[:half], pads[half:], strict=True)])
             attrs["pads"] = (0,) * len(pads)
+        if units[0].within is not None:
+            attrs["within"] = units[0].within
         total = e.add(operation, (x, e.constant(w, f"{name}_centred", WEIGHTS)), attrs)
         others = tuple(k for k in range(w.ndim) if k != columns)
         offset = -zero * w.astype(np.int64).sum(axis=others) + (0 if bias is None else bias)
@@ -202,20 +207,42 @@ class Integers:
         along = [-1 if k == columns else 1 for k in range(w.ndim)]
         weights_zero = weights_zero.astype(np.int64)
         weights = w.astype(np.int64) - (weights_zero.reshape(along) if weights_zero.size > 1 else weights_zero.max())
-        depth = depth_of(dtype, self.units)
-        summed = w.shape[1] if columns == 0 else w.shape[0]
         fits = can_be_narrowed(weights, node) and (columns == 0 or w.ndim == 2)
-        if not fits or padded(summed, depth, int(node.attrs.get("group", 1))) is None:
+        if not fits:
+            return None
+        units = units_for(weights, columns, self.units)
+        summed, depth = w.shape[1] if columns == 0 else w.shape[0], depth_of(dtype, units)
+        if padded(summed, depth, int(node.attrs.get("group", 1))) is None:
             return None
         zero_value = e.data(zero)
         if zero_value is not None:
             return self._sum(e, node, m["a"], weights, int(zero_value.item()), m["w"], None)
+        if stored_as(dtype, units) == WIDE:
+            less = e.add("Sub", (stored(e, m["a"], WIDE)[0], e.add("Cast", (zero,), {"to": WIDE})))
+            return self._sum(e, node, less, weights, 0, m["w"], None)
         if columns == 0:  # a border of what is known only at run time
             return None
         total = self._sum(e, node, m["a"], weights, 0, m["w"], None)
         sums = e.constant(weights.sum(axis=0), f"{m['w']}_sums", "int32")
         wide = e.add("Cast", (zero,), {"to": "int32"})
         return e.add("Sub", (total, e.add("Mul", (wide, sums))))
+
+    def unlike(self, e: Editor, m: Match) -> str | None:
+        """MatMulInteger and ConvInteger without zero points, of other numbers than an instruction multiplies."""
+        node, w, dtype = m.root, e.data(m["w"]), e.value(m["a"]).dtype
+        columns = 0 if node.op == "ConvInteger" else 1
+        if w is None or dtype not in BYTES or "within" in node.attrs or (columns and w.ndim != 2):
+            return None
+        weights = w.astype(np.int64)
+        if not can_be_narrowed(weights, node):
+            return None
+        units, summed = units_for(weights, columns, self.units), w.shape[1 - columns]
+        depth = depth_of(dtype, units)
+        if (stored_as(dtype, units) == dtype and units[0].within is None) or padded(
+            summed, depth, int(node.attrs.get("group", 1))
+        ) is None:
+            return None
+        return self._sum(e, node, m["a"], weights, 0, m["w"], None)
 
     def linear(self, e: Editor, m: Match) -> str | None:
         """QLinearConv and QLinearMatMul: x, sx, zx, w, sw, zw, sy, zy, bias."""
@@ -227,7 +254,7 @@ class Integers:
         sx, zx, _, sw, zw, sy, _ = (np.asarray(k) for k in parameters)
         columns = 0 if node.op == "QLinearConv" else w.ndim - 1
         weights = centred_weights(e, Operand(node.inputs[3], sw, zw.astype(np.int64).reshape(-1), columns), node)
-        depth = depth_of(e.value(x).dtype, self.units)
+        depth = 0 if weights is None else depth_of(e.value(x).dtype, units_for(weights, columns, self.units))
         summed = w.shape[1] if columns == 0 else w.shape[0]
         scalars = max(sx.size, zx.size, sy.size) == 1 and sw.size in (1, w.shape[columns])
         fits = columns == 0 or w.ndim == 2

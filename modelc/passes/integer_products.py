@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from modelc.ir.graph import Node
-from modelc.passes.machine import WEIGHTS, Multiplied
+from modelc.passes.machine import BYTES, WEIGHTS, Multiplied
 from modelc.passes.pattern import Editor
 from modelc.passes.quantized import SHIFT, Operand, shifted, stored, stored_as
 
@@ -51,11 +51,13 @@ def times(e: Editor, x: str, by: int) -> str:
 
 
 def as_bytes(e: Editor, x: Operand, to: str) -> tuple[str, int]:
-    """Whole numbers of an operand as bytes of kind `to`, and their zero point then."""
+    """Whole numbers of an operand as those of dtype `to`, and their zero point then."""
     zero, dtype = int(x.zero.item()), e.value(x.whole).dtype
     if dtype == to:
         return x.whole, zero
-    return quantized_as(e, x.whole, to) or stored(e, x.whole, to), zero + (SHIFT if to == "uint8" else -SHIFT)
+    if to in BYTES and (quantized := quantized_as(e, x.whole, to)) is not None:
+        return quantized, zero + (SHIFT if to == "uint8" else -SHIFT)
+    return stored(e, x.whole, to, zero)
 
 
 def quantized_as(e: Editor, name: str, to: str) -> str | None:

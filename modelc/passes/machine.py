@@ -9,14 +9,22 @@ from modelc.target import Target
 
 WEIGHTS = "int8"
 BYTES = ("int8", "uint8")
+WIDE = "int16"  # bytes less their zero point, for instructions that multiply no bytes
 
 
 @dataclass(frozen=True)
 class Multiplied:
-    """What an instruction of the target multiplies: activations of a dtype with int8 weights, `depth` at a time."""
+    """What an instruction of the target multiplies: activations of a dtype (bytes, or WIDE) with int8 weights, `depth`
+    at a time, so many times as fast as float32. `within`: the least and the largest that weights may be."""
 
     activations: str
     depth: int
+    speed: float = float("inf")
+    within: tuple[int, int] | None = None
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        return self.within or (-128, 127)
 
 
 @dataclass(frozen=True)
@@ -37,13 +45,22 @@ ANY = Machine()
 
 
 def multiplied(target: Target) -> tuple[Multiplied, ...]:
-    """The dtypes of activations that the target multiplies with int8, summed in int32."""
-    depths: dict[str, int] = {}
+    """The dtypes of activations that the target multiplies with int8, summed in int32: bytes, or where it has no
+    instruction for all bytes, WIDE, and bytes with some weights."""
+    units: dict[tuple[str, tuple[int, int] | None], Multiplied] = {}
+    plain = target.lanes("float32") * target.fma_ports
     for intrinsic in target.available_intrinsics:
-        kinds = [o.dtype for o in intrinsic.operands if o != intrinsic.accumulator]
-        if intrinsic.accumulator.dtype != "int32" or len(kinds) != 2 or kinds[1] != WEIGHTS or kinds[0] not in BYTES:
+        operands = [o for o in intrinsic.operands if o != intrinsic.accumulator]
+        if intrinsic.accumulator.dtype != "int32" or len(operands) != 2 or operands[1].dtype != WEIGHTS:
+            continue
+        a, w = operands
+        if a.dtype not in (*BYTES, WIDE) or a.within is not None:
             continue
         depth = prod(i.extent for i in intrinsic.semantics.iters if i.reduce)
         depth = max(d.step for o in intrinsic.operands for d in o.digits) if intrinsic.tiles is not None else depth
-        depths[kinds[0]] = min(depth, depths.get(kinds[0], depth))
-    return tuple(Multiplied(dtype, depth) for dtype, depth in depths.items())
+        speed, like = intrinsic.products * intrinsic.throughput / plain, units.get((a.dtype, w.within))
+        if like is not None:
+            depth, speed = min(depth, like.depth), max(speed, like.speed)
+        units[a.dtype, w.within] = Multiplied(a.dtype, depth, speed, w.within)
+    every = tuple(units.values())
+    return tuple(u for u in every if u.activations in BYTES and u.within is None) or every

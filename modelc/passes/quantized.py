@@ -3,7 +3,7 @@ contraction of such operands cannot be one of whole numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from modelc.ir.expr import DTYPES
 from modelc.ir.graph import Graph, Node, Value
-from modelc.passes.machine import BYTES, WEIGHTS, Multiplied
+from modelc.passes.machine import BYTES, WEIGHTS, WIDE, Multiplied
 from modelc.passes.pattern import Editor
 
 Array = NDArray[Any]
@@ -22,7 +22,9 @@ LARGEST_SUM = (1 << 31) - 1
 LARGEST_EXACT = (1 << 24) - 1  # of the whole numbers up to which float32 has all
 LARGEST_BYTE = 255
 LEAST_CHANNELS = 8  # of an output: fewer do not fill a vector's lanes
+LEAST_GAIN = 1.2  # of an instruction beside float32, for what is quantized to pay: requantising, and wider copies
 LEAST_ROWS = 4  # that read columns which are computed, for these to be put into an instruction's order
+MOVES = ("MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten")
 MOST_PADDING = 1.5  # times the channels that are summed
 
 
@@ -30,6 +32,17 @@ def stored_as(dtype: str, units: Sequence[Multiplied]) -> str:
     """How activations of `dtype` are stored to be multiplied with int8."""
     activations = {u.activations for u in units}
     return dtype if dtype in activations or not activations else sorted(activations)[0]
+
+
+def units_for(weights: Array | None, columns: int, units: Sequence[Multiplied]) -> tuple[Multiplied, ...]:
+    """Those that multiply such weights, with columns in dimension `columns`, exactly: the fastest where some do only
+    these. None: weights that are computed."""
+    if all(u.within is None for u in units):
+        return tuple(units)
+    whole = None if weights is None else narrowed(weights, columns)[0]
+    ends = (-SHIFT, SHIFT - 1) if whole is None else (int(whole.min(initial=0)), int(whole.max(initial=0)))
+    exact = [u for u in units if u.bounds[0] <= ends[0] and ends[1] <= u.bounds[1]]
+    return tuple(sorted(exact, key=lambda u: u.speed)[-1:])
 
 
 # --- activations as they are multiplied ---------------------------------------------------------------------------
@@ -62,17 +75,76 @@ def restored(graph: Graph, dtypes: set[str]) -> Graph:
     return replace(graph, values=values).with_nodes(nodes)
 
 
+def zero_of(graph: Graph, name: str) -> int | None:
+    """The zero point by which bytes are quantized, seen through what moves them; None where no node says it."""
+    producers, node = graph.producers(), None
+    while (node := producers.get(name)) is not None and node.op in MOVES:
+        name = node.inputs[0]
+    place = {"QuantizeLinear": 2, "QLinearConv": 7, "QLinearMatMul": 7}.get("" if node is None else node.op)
+    if node is None or place is None:
+        return None
+    zero = node.inputs[place] if len(node.inputs) > place else ""
+    data = graph.values[zero].data if zero else np.zeros(1)
+    return None if data is None or data.size != 1 else int(data.item())
+
+
+def read_as_stored(graph: Graph, model: Graph) -> Graph:
+    """What is stored as WIDE numbers for contractions is dequantized from these: the bytes need not be stored too. The
+    numbers are called as in `model` the bytes that they stand for."""
+    values, consumers = dict(graph.values), graph.consumers()
+    wide: dict[str, tuple[tuple[Node, ...], int]] = {}  # bytes -> the nodes that make WIDE numbers of them, less what
+    for cast in graph.nodes:
+        if cast.op != "Cast" or cast.attrs["to"] != WIDE or values[cast.inputs[0]].dtype not in BYTES:
+            continue
+        subtractions = [n for n in consumers[cast.outputs[0]] if n.op == "Sub"]
+        zeros = [values[n.inputs[1]].data for n in subtractions]
+        if not zeros:
+            wide[cast.inputs[0]] = (cast,), 0
+        elif zeros[0] is not None and zeros[0].size == 1:
+            wide[cast.inputs[0]] = (cast, subtractions[0]), int(zeros[0].item())
+    moved = {node.name for made, _ in wide.values() for node in made}
+    nodes: list[Node] = [node for x in graph.inputs for node in wide.get(x, ((), 0))[0]]
+    for node in graph.nodes:
+        if node.op == "DequantizeLinear" and node.inputs[0] in wide and len(node.inputs) > 2:
+            (made, taken), zero = wide[node.inputs[0]], values[node.inputs[2]]
+            if zero.data is not None and zero.data.size == 1:
+                name = graph.fresh(f"{zero.name}_{WIDE}", values)
+                values[name] = Value(name, WIDE, zero.shape, zero.data.astype(np.int16) - np.int16(taken))
+                node = replace(node, inputs=(made[-1].outputs[0], node.inputs[1], name))
+        if node.name not in moved:
+            nodes += [node, *(n for out in node.outputs for n in wide.get(out, ((), 0))[0])]
+    names: dict[str, str] = {}
+    for x, (made, taken) in wide.items():
+        if x not in (*graph.inputs, *graph.outputs) and x in model.values and zero_of(model, x) == taken:
+            names |= {x: graph.fresh(f"{x}_bytes", values), made[-1].outputs[0]: x}
+    return renamed(replace(graph, values=values, nodes=tuple(nodes)), names)
+
+
+def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """`graph` with other names for some of its values."""
+    values = {names.get(n, n): replace(v, name=names.get(n, n)) for n, v in graph.values.items()}
+
+    def called(node: Node) -> Node:
+        inputs, outputs = (tuple(names.get(x, x) for x in side) for side in (node.inputs, node.outputs))
+        return replace(node, inputs=inputs, outputs=outputs)
+
+    return replace(graph, values=values).with_nodes(map(called, graph.nodes))
+
+
 def shifted(data: Array, to: str) -> Array:
     """Whole numbers of one kind of byte as the other that stands for the same."""
     moved = data.astype(np.int16) + (SHIFT if to == "uint8" else -SHIFT)
     return moved.astype(DTYPES[to])
 
 
-def stored(e: Editor, x: str, to: str) -> str:
-    """Bytes as the other kind."""
+def stored(e: Editor, x: str, to: str, zero: int = 0) -> tuple[str, int]:
+    """Bytes of that zero point as the other kind or as WIDE numbers, and the zero point of these."""
+    if to == WIDE:
+        wide = e.add("Cast", (x,), {"to": WIDE})
+        return (e.add("Sub", (wide, e.constant(np.int16(zero), f"{x}_zero", WIDE))) if zero else wide), 0
     wide = e.add("Cast", (x,), {"to": "int32"})
     moved = e.add("Add", (wide, e.constant(np.int32(SHIFT if to == "uint8" else -SHIFT), f"{x}_shift", "int32")))
-    return e.add("Cast", (moved,), {"to": to})
+    return e.add("Cast", (moved,), {"to": to}), zero + (SHIFT if to == "uint8" else -SHIFT)
 
 
 # --- quantized operands -------------------------------------------------------------------------------------------
@@ -157,13 +229,16 @@ def refusal(e: Editor, node: Node, units: Sequence[Multiplied]) -> str | None:
     if x.axis is not None or x.zero.size > 1 or e.value(x.whole).dtype not in BYTES:
         return "activations are not bytes with one scale"
     if e.data(w.whole) is None:
-        return product_refusal(e, node, x, w, units)
+        units = units_for(None, 0, units)
+        return slow(units) or product_refusal(e, node, x, w, units)
     weights, columns = centred_weights(e, w, node), columns_of(node, e.shape(node.inputs[1]))
     if weights is None:
         return "weights less their zero points are no int8, by channels in groups"
     if columns is None or (w.axis is not None and w.axis != columns) or node.attrs.get("transA", 0):
         return "scales are not by output channel"
-    groups = int(node.attrs.get("group", 1))
+    groups, units = int(node.attrs.get("group", 1)), units_for(weights, columns, units)
+    if said := slow(units):
+        return said
     summed = weights.shape[1] if node.op == "Conv" else weights.shape[1 - columns]
     if padded(summed, depth_of(e.value(x.whole).dtype, units), groups) is None:
         return f"{summed} channels are summed, too few to be made a multiple of what an instruction takes"
@@ -172,6 +247,15 @@ def refusal(e: Editor, node: Node, units: Sequence[Multiplied]) -> str | None:
     others = tuple(k for k in range(weights.ndim) if k != columns)
     if 255 * np.abs(weights.astype(np.int64)).sum(axis=others).max(initial=0) * 2 > LARGEST_SUM:
         return "sums do not fit in int32"
+    return None
+
+
+def slow(units: Sequence[Multiplied]) -> str | None:
+    """Why a contraction is as quick in float32; None where one of `units` multiplies it quicker."""
+    if not units:
+        return "the target's instructions do not multiply all numbers that its weights may be"
+    if (speed := max(u.speed for u in units)) < LEAST_GAIN:
+        return f"its price is no lower: the target multiplies quantized numbers {speed:.2g} times as fast as float32"
     return None
 
 

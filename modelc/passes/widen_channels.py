@@ -7,14 +7,14 @@ with more rows of weights, which are zero: an instruction multiplies whole group
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.ir.graph import Graph, Node
+from modelc.ir.graph import Graph
 from modelc.passes.pattern import Bind, Constant, Editor, Match, Op, Pattern, Rule, rewrite
+from modelc.passes.quantized import renamed
 
 
 def _more(e: Editor, m: Match) -> int:
@@ -83,11 +83,4 @@ def widened(graph: Graph) -> Graph:
     padded = {n.outputs[0]: n.inputs[0] for n in graph.nodes if n.op == "Pad" and n.outputs[0] not in graph.outputs}
     graph = rewrite(graph, RULES)
     names = {new: old for new, old in padded.items() if new in graph.values and old not in graph.values}
-    values = {names.get(n, n): replace(v, name=names.get(n, n)) for n, v in graph.values.items()}
-
-    def named(node: Node) -> Node:
-        places = ((names.get(x, x) for x in side) for side in (node.inputs, node.outputs))
-        inputs, outputs = map(tuple, places)
-        return replace(node, inputs=inputs, outputs=outputs)
-
-    return replace(graph, values=values, nodes=tuple(map(named, graph.nodes)))
+    return renamed(graph, names)

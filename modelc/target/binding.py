@@ -6,23 +6,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from modelc.ir.expr import Const, Expr, Load, Op, dtype_of
-from modelc.target.intrinsics import Intrinsic
+from modelc.target.intrinsics import Intrinsic, Operand
 
 _COMMUTES = ("add", "mul", "max", "min")
 
 
 def bindings(intrinsic: Intrinsic, body: Expr, dtypes: Mapping[str, str]) -> Iterator[dict[str, Load]]:
     """What the operands that the intrinsic multiplies are in `body`, every way round; indices are not looked at."""
-    yield from _bound(intrinsic.semantics.body[0], body, {o.name: o.dtype for o in intrinsic.operands}, dtypes, {})
+    yield from _bound(intrinsic.semantics.body[0], body, {o.name: o for o in intrinsic.operands}, dtypes, {})
 
 
 def _bound(
-    pattern: Expr, e: Expr, kinds: Mapping[str, str], dtypes: Mapping[str, str], bound: dict[str, Load]
+    pattern: Expr, e: Expr, kinds: Mapping[str, Operand], dtypes: Mapping[str, str], bound: dict[str, Load]
 ) -> Iterator[dict[str, Load]]:
     """The ways in which `e` is `pattern`, as what each operand is; indices are not looked at."""
     if isinstance(pattern, Load):
-        if isinstance(e, Load) and dtypes[e.buffer] == kinds[pattern.buffer]:
-            yield {**bound, pattern.buffer: e}
+        operand = kinds[pattern.buffer]
+        load = e if operand.within is None else _clamped(e, operand.within)
+        if isinstance(load, Load) and dtypes[load.buffer] == operand.dtype:
+            yield {**bound, pattern.buffer: load}
         return
     if isinstance(pattern, Const):
         if pattern == e:
@@ -39,6 +41,15 @@ def _bound(
         for part, arg in zip(pattern.args, args, strict=True):
             matches = [after for before in matches for after in _bound(part, arg, kinds, dtypes, before)]
         yield from matches
+
+
+def _clamped(e: Expr, within: tuple[int, int]) -> Expr | None:
+    """What `e` clamps to numbers between two bounds: min(max(X, LEAST), LARGEST)."""
+    for name, bound in (("min", within[1]), ("max", within[0])):
+        if not isinstance(e, Op) or e.name != name or not isinstance(e.args[1], Const) or e.args[1].value != bound:
+            return None
+        e = e.args[0]
+    return e
 
 
 def _plain(e: Expr, dtypes: Mapping[str, str]) -> Expr:

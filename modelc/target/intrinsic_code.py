@@ -6,6 +6,7 @@ The grammar, whole (its text is read with Python's expression syntax):
          | call("llvm.NAME", TYPE, Code, ...)    an intrinsic of LLVM; TYPE is left out if it gives nothing
          | bitcast(TYPE, Code)                   the same bits as another type
          | broadcast(Code, LANES)                one element in all lanes
+         | widen(TYPE, Code)                     whole numbers as wider ones, lane by lane
          | shuffle(Code, ..., [LANE, ...])       some lanes of one or more vectors of a type, one after the other
          | Code + Code | Code - Code | Code * Code
          | TYPE(NUMBER)                          a number, in all lanes
@@ -78,6 +79,12 @@ class Broadcast:
 
 
 @dataclass(frozen=True)
+class Widen:
+    value: Code
+    type: VectorType
+
+
+@dataclass(frozen=True)
 class Shuffle:
     values: tuple[Code, ...]
     lanes: tuple[int, ...]
@@ -98,7 +105,7 @@ class Number:
     type: VectorType
 
 
-Code = Name | Call | Bitcast | Broadcast | Shuffle | Binary | Number
+Code = Name | Call | Bitcast | Broadcast | Widen | Shuffle | Binary | Number
 _OPERATORS: dict[type, str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul"}
 
 
@@ -118,7 +125,7 @@ def calls(code: Code) -> tuple[Call, ...]:
     below: tuple[Code, ...] = ()
     if isinstance(code, Call):
         below = code.args
-    elif isinstance(code, Bitcast | Broadcast):
+    elif isinstance(code, Bitcast | Broadcast | Widen):
         below = (code.value,)
     elif isinstance(code, Shuffle):
         below = code.values
@@ -157,12 +164,14 @@ class _Reader:
                 return self.bitcast(self.type(args[0]), self.value(args[1]))
             if name == "broadcast" and len(args) == 2:
                 return self.broadcast(self.value(args[0]), self.lanes(args[1]))
+            if name == "widen" and len(args) == 2:
+                return self.widen(self.type(args[0]), self.value(args[1]))
             if name == "shuffle" and len(args) >= 2:
                 return self.shuffle(tuple(map(self.value, args[:-1])), args[-1])
             if parse_type(name) is not None and len(args) == 1:
                 return self.number(self.type(node.func), args[0])
         raise CodeError(
-            f"{ast.unparse(node)[:60]!r} is no name, call, bitcast, broadcast, shuffle, sum, product or number"
+            f"{ast.unparse(node)[:60]!r} is no name, call, bitcast, broadcast, widen, shuffle, sum, product or number"
         )
 
     def value(self, node: ast.expr) -> Code:
@@ -209,6 +218,13 @@ class _Reader:
         if element.lanes != 1 or lanes < 2:
             raise CodeError(f"a broadcast of {element} to {lanes} lanes; one element goes to two or more")
         return Broadcast(value, VectorType(element.dtype, lanes))
+
+    def widen(self, to: VectorType, value: Code) -> Code:
+        before = _type(value)
+        whole = all(DTYPES[t.dtype].kind in "iu" for t in (before, to))
+        if not whole or before.lanes != to.lanes or before.bits >= to.bits:
+            raise CodeError(f"{before} widened to {to}; whole numbers become as many wider ones")
+        return Widen(value, to)
 
     def shuffle(self, values: tuple[Code, ...], node: ast.expr) -> Code:
         lanes = tuple(map(self.lanes, node.elts)) if isinstance(node, ast.List) else ()

@@ -29,6 +29,9 @@ A file of targets/intrinsics/, or a user's own, lists intrinsics:
 where `zero`, `load` and `store` act on one `tile` (and the rows at `address`, `stride` bytes apart), `setup` takes the
 address of a `table` with the shape of every tile, `load_once` (if there is such) is a `load` of
 what nothing reads soon again, and `permission` is the x86 state component to ask the kernel for.
+
+An operand of whole numbers may say `within: [LEAST, LARGEST]`: for others than these the instruction saturates, and it
+takes the place of what a Block clamps to them alone.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from modelc.errors import InvalidIR, TargetError
 from modelc.ir.block import Block, Buffer
@@ -89,6 +94,7 @@ class Operand:
     shape: tuple[int, ...]
     lies: str  # one of PLACES
     digits: tuple[Digit, ...]
+    within: tuple[int, int] | None = None  # the least and the largest that its numbers may be; None: any
 
     @property
     def type(self) -> VectorType:
@@ -151,9 +157,11 @@ class Intrinsic:
 
     @property
     def multiplies(self) -> str:
-        """The dtype whose products it adds up, as peaks name it: int8 for signed and unsigned bytes."""
-        dtype = next(o.dtype for o in self.operands if o != self.accumulator)
-        return {"uint8": "int8"}.get(dtype, dtype)
+        """The dtype whose products it adds up, as peaks name it: int8 for signed and unsigned bytes, and for those that
+        it multiplies by wider numbers."""
+        dtypes = [o.dtype for o in self.operands if o != self.accumulator]
+        narrowest = min(dtypes, key=lambda dtype: DTYPES[dtype].itemsize)
+        return {"uint8": "int8"}.get(narrowest, narrowest)
 
     @property
     def products(self) -> int:
@@ -276,7 +284,8 @@ def _intrinsic(part: Section, tiles: Section | None, file: str | None) -> Intrin
     shapes = _operands(part, tiles is not None)
     semantics = _semantics(part, shapes)
     operands = tuple(
-        Operand(b.name, b.dtype, b.shape, lies, _digits(part, semantics, b)) for b, lies in shapes.values()
+        Operand(b.name, b.dtype, b.shape, lies, _digits(part, semantics, b), _within(part, b))
+        for b, lies in shapes.values()
     )
     names = {o.name: TILE if o.lies == "tile" else o.type for o in operands}
     written = semantics.writes[0].buffer
@@ -331,7 +340,7 @@ def _operands(part: Section, tiles: bool) -> dict[str, tuple[Buffer, str]]:
         if not isinstance(name, str) or not name.isidentifier() or parse_type(name) or name in ("call", "inf", "nan"):
             raise part.wrong("operands", name, "names such as A, B and C")
         operand = trees.section(name)
-        operand.only_keys(("dtype", "shape", "lies"), required=("dtype", "shape", "lies"))
+        operand.only_keys(("dtype", "shape", "lies", "within"), required=("dtype", "shape", "lies"))
         dtype = operand.text("dtype", WORD, "a dtype such as int8")
         if dtype not in DTYPES or dtype == "bool":
             raise operand.wrong("dtype", dtype, f"one of {', '.join(d for d in DTYPES if d != 'bool')}")
@@ -347,6 +356,17 @@ def _operands(part: Section, tiles: bool) -> dict[str, tuple[Buffer, str]]:
             raise operand.wrong("lies", lies, "vector or memory, as the file describes no tiles")
         operands[name] = (Buffer(name, dtype, tuple(shape)), lies)
     return operands
+
+
+def _within(part: Section, buffer: Buffer) -> tuple[int, int] | None:
+    operand = part.section("operands").section(buffer.name)
+    if "within" not in operand.tree:
+        return None
+    bounds, dtype = operand.sequence("within", "a list of the least and the largest number"), DTYPES[buffer.dtype]
+    whole = all(isinstance(n, int) and not isinstance(n, bool) for n in bounds) and dtype.kind in "iu"
+    if not whole or len(bounds) != 2 or not np.iinfo(dtype).min <= bounds[0] < bounds[1] <= np.iinfo(dtype).max:
+        raise operand.wrong("within", list(bounds), f"the least and the largest whole number, of those of {dtype}")
+    return int(bounds[0]), int(bounds[1])
 
 
 def _fits_register(

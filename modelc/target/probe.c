@@ -50,6 +50,8 @@ static double now(void) {
 #endif
 
 #define AVX2_F32(c) __asm__ volatile("vfmadd231ps %t1, %t2, %t0" : "+x"(c) : "x"(a), "x"(b));
+#define AVX2_INT16(c)                                                                                      \
+    __asm__ volatile("vpmaddwd %t2, %t3, %t1\n\tvpaddd %t1, %t0, %t0" : "+x"(c), "=&x"(t) : "x"(a), "x"(b));
 #define AVX_VNNI(c) __asm__ volatile("%{vex%} vpdpbusd %t1, %t2, %t0" : "+x"(c) : "x"(a), "x"(b));
 #define AVX512_BF16(c) __asm__ volatile("vdpbf16ps %1, %2, %0" : "+v"(c) : "v"(a), "v"(b));
 #define AVX512_VNNI(c) __asm__ volatile("vpdpbusd %1, %2, %0" : "+v"(c) : "v"(a), "v"(b));
@@ -106,6 +108,9 @@ RUN(avx512_f32, "avx512-f32", EACH(FLOAT32))
 #endif
 #if defined(__AVX2__) && defined(__FMA__)
 RUN(avx2_f32, "avx2-f32", EACH(AVX2_F32))
+#endif
+#ifdef __AVX2__
+RUN(avx2_int16, "avx2-int16", vector t; EACH(AVX2_INT16))
 #endif
 #ifdef __AVXVNNI__
 RUN(avx_vnni, "avx-vnni", EACH(AVX_VNNI))

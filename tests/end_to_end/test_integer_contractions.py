@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from integer_contractions import SDOT, VNNI, drawn, integers, same_numbers
+from integer_contractions import SDOT, VNNI, WIDE, drawn, integers, same_numbers
 from onnx import TensorProto, helper, numpy_helper, save
 from quantized_models import TARGETS, Written, changed, conv_net, run_here
 from tiny_package import skip_without_tools
@@ -37,7 +37,7 @@ def gemm(path: Path, dtype: str) -> Path:
     return w.save(path, {"x": [20, 64]}, {"y": [20, 32]})
 
 
-@pytest.mark.parametrize("units", [VNNI, SDOT], ids=["unsigned", "signed"])
+@pytest.mark.parametrize("units", [VNNI, SDOT, WIDE], ids=["unsigned", "signed", "wide"])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("model", [conv_net, gemm])
 def test_the_numbers_are_the_same(tmp_path: Path, model: Callable, dtype: str, units: tuple[Multiplied, ...]) -> None:
@@ -49,7 +49,7 @@ def test_the_numbers_are_the_same(tmp_path: Path, model: Callable, dtype: str, u
     for node in graph.nodes:
         if node.op in ("ConvInteger", "MatMulInteger"):
             kinds = [graph.values[name].dtype for name in node.inputs]
-            assert kinds == [units[0].activations, "int8"] and graph.values[node.inputs[1]].data is not None
+            assert kinds == [units[-1].activations, "int8"] and graph.values[node.inputs[1]].data is not None
 
 
 def written(path: Path, node: object, x: tuple[str, list[int]], y: tuple[str, list[int]], **weights: object) -> Path:

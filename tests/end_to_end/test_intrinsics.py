@@ -244,7 +244,7 @@ def test_an_invented_intrinsic_beside_a_target(tmp_path: Path) -> None:
     text = load_target("x86-64-v3").to_yaml().replace("- avx2-f32", "- avx2-f32\n- pairs.yaml")
     (tmp_path / "mine.yaml").write_text(text)
     target = load_target(str(tmp_path / "mine.yaml"))
-    assert [one.name for one in target.available_intrinsics] == ["avx2-f32", "pairs"]
+    assert [one.name for one in target.available_intrinsics] == ["avx2-f32", "pairs", "avx2-int8x64", "avx2-int16"]
     assert parse_target(target.to_yaml(), str(tmp_path / "again.yaml")) == target
     pairs = target.available_intrinsics[1]
     outcome = check_intrinsic(pairs)
@@ -273,9 +273,14 @@ def test_a_user_adds_an_intrinsic_by_a_file_and_target(
 
     code, out = run("targets", "check", "board/mine.yaml", "--json")
     assert code == 0
-    assert {one["name"] for one in json.loads(out) if one["status"] != "wrong"} == {"avx2-f32", "pairs"}
+    assert {one["name"] for one in json.loads(out) if one["status"] != "wrong"} == {
+        "avx2-f32",
+        "avx2-int8x64",
+        "avx2-int16",
+        "pairs",
+    }
     code, out = run("targets", "show", "board/mine.yaml", "--json")
-    assert code == 0 and json.loads(out)["intrinsics"] == ["avx2-f32", "pairs.yaml"]
+    assert code == 0 and json.loads(out)["intrinsics"] == ["avx2-f32", "pairs.yaml", "avx2-int8x64", "avx2-int16"]
     model = small.save(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], {"x": [64]}, {"y": [64]}, {})
     code, _ = run("compile", str(model), "--target", "board/mine.yaml", "-o", "p.modelc", "--no-verify", "--json")
     assert code == 0 and read_package(tmp_path / "p.modelc").manifest.target.triple == "x86_64-linux-gnu"
@@ -330,7 +335,7 @@ def test_without_the_key_a_target_has_what_its_features_allow() -> None:
     target = parse_target(yaml.safe_dump(tree), "t.yaml")
     assert target.intrinsics is None
     assert {one.name for one in target.available_intrinsics} == {
-        *("avx512-f32", "avx2-f32", "avx512-vnni", "amx-u8s8", "amx-s8s8")
+        *("avx512-f32", "avx2-f32", "avx512-int16", "avx2-int8x64", "avx2-int16", "avx512-vnni", "amx-u8s8", "amx-s8s8")
     }
     assert parse_target(target.to_yaml(), "t.yaml") == target
 
@@ -426,7 +431,7 @@ def test_what_a_target_cannot_list(value: object, sentence: str, tmp_path: Path)
         ),
         ("intrinsics.0.implementation", "D", "implementation: 'D' is none of C, A, B"),
         ("intrinsics.0.implementation", "A", "expected code that gives int32x8, found int16x2"),
-        ("intrinsics.0.implementation", "().__class__", "is no name, call, bitcast, broadcast, shuffle"),
+        ("intrinsics.0.implementation", "().__class__", "is no name, call, bitcast, broadcast, widen"),
         ("intrinsics.0.implementation", 'call("llvm.memcpy.p0", C)', "llvm.memcpy.p0 is no intrinsic of llvm.x86."),
         ("intrinsics.0.implementation", 'call("llvm.aarch64.neon.sdot", C)', "is no intrinsic of llvm.x86."),
         ("intrinsics.0.roundings", -1, "roundings is -1; expected a whole number from 0"),

@@ -15,6 +15,7 @@ from modelc.passes import run_passes
 from modelc.passes.machine import Machine, Multiplied
 
 VNNI, SDOT = (Multiplied("uint8", 4),), (Multiplied("int8", 4),)
+WIDE = (Multiplied("uint8", 4, within=(-64, 64)), Multiplied("int16", 2))
 
 
 def integers(path: Path, units: tuple[Multiplied, ...] = VNNI) -> Graph:

@@ -120,9 +120,9 @@ def random_operands(intrinsic: Intrinsic, seed: int) -> dict[str, Array]:
         if operand.dtype in FLOATS:
             result[operand.name] = rng.standard_normal(operand.shape).astype(dtype)
         else:
-            info = np.iinfo(dtype)
-            values = rng.integers(info.min, info.max, operand.shape, dtype, endpoint=True)
-            ends = rng.choice(np.array([info.min, info.max], dtype), operand.shape)
+            least, largest = operand.within or (np.iinfo(dtype).min, np.iinfo(dtype).max)
+            values = rng.integers(least, largest, operand.shape, dtype, endpoint=True)
+            ends = rng.choice(np.array([least, largest], dtype), operand.shape)
             result[operand.name] = np.where(rng.random(operand.shape) < 0.25, ends, values).astype(dtype)
     return result
 

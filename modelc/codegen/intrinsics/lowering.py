@@ -37,6 +37,7 @@ from modelc.target.intrinsic_code import (
     Number,
     Shuffle,
     VectorType,
+    Widen,
     calls,
 )
 from modelc.target.intrinsics import Intrinsic, Operand, Tiles
@@ -119,6 +120,8 @@ def _value(code: Code, names: Mapping[str, Any]) -> Any:
         return value if dtype == _tvm_type(code.value.type) else tx.reinterpret(dtype, value)
     if isinstance(code, Broadcast):
         return tx.Broadcast(_value(code.value, names), code.type.lanes)
+    if isinstance(code, Widen):
+        return tx.Cast(_tvm_type(code.type), _value(code.value, names))
     if isinstance(code, Shuffle):
         return tx.Shuffle([_value(value, names) for value in code.values], [int32(lane) for lane in code.lanes])
     if isinstance(code, Binary):

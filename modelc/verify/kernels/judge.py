@@ -212,7 +212,7 @@ class Judge:
         """The model's values that kernels wrote in the last run, as the model has them."""
         values: dict[str, tuple[BoundTask, Array]] = {}
         for name, (call, _) in self._writers.items():
-            array = in_model(self._given[name], self.blueprint.graph.values[name])
+            array = in_model(self._given[name], self.blueprint.graph.values[name], self.blueprint.graph)
             if array is not None:
                 values[name] = (call.use.bound, array)
         return values
@@ -220,14 +220,14 @@ class Judge:
     def assembled(self) -> dict[str, Array]:
         """The model's values that kernels read in the last run, and none wrote as a whole, as the model has them."""
         values = self.blueprint.graph.values
-        arrays = {name: in_model(array, values[name]) for name, array in self._assembled.items()}
+        arrays = {name: in_model(array, values[name], self.blueprint.graph) for name, array in self._assembled.items()}
         return {name: array for name, array in arrays.items() if array is not None}
 
     def explains(self, name: str, theirs: Array) -> bool:
         """Whether rounding explains how far another engine's numbers are from those that a kernel wrote in the last
         run: where they are farthest apart, ours are right, and theirs within a few times the bound."""
         call, buffer = self._writers[name]
-        ours = in_model(self._given[name], self.blueprint.graph.values[name])
+        ours = in_model(self._given[name], self.blueprint.graph.values[name], self.blueprint.graph)
         if ours is None or any(n < m for n, m in zip(ours.shape, theirs.shape, strict=True)):
             return False
         ours = ours[tuple(slice(m) for m in theirs.shape)]
@@ -307,7 +307,7 @@ class Judge:
         if imported is None:
             return None
         value = imported.graph.values[name]
-        mine = in_model(ours, value)
+        mine = in_model(ours, value, imported.graph)
         if mine is None:
             return None
         arrays = dict(self._given) if imported is self._graphs[0] else {}
@@ -317,7 +317,7 @@ class Judge:
         usable = {}
         for model_name, array in arrays.items():
             if model_name in imported.graph.values and imported.graph.values[model_name].data is None:
-                there = in_model(array, imported.graph.values[model_name])
+                there = in_model(array, imported.graph.values[model_name], imported.graph)
                 if there is not None:
                     usable[model_name] = there
         inside = np.logical_and.reduce([i < n for i, n in zip(index, value.shape, strict=True)]) if index else None

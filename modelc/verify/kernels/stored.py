@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from modelc.ir.block import Buffer
 from modelc.ir.expr import DTYPES
-from modelc.ir.graph import Value
+from modelc.ir.graph import Graph, Value
 from modelc.ir.layout import Layout
 from modelc.ir.program import Placed
 from modelc.package.watch import Data
-from modelc.passes.machine import BYTES
-from modelc.passes.quantized import shifted
+from modelc.passes.machine import BYTES, WIDE
+from modelc.passes.quantized import shifted, zero_of
 
 Array = NDArray[Any]
 
@@ -67,15 +67,19 @@ def unpacked(stored: Array, layout: Layout, shape: tuple[int, ...]) -> Array:
     return stored
 
 
-def in_model(stored: Array, value: Value) -> Array | None:
-    """What is stored as an instruction multiplies it, as the model has it: without the channels that were added, bytes
-    as the kind that they stand for; None where it is another value than the model's."""
+def in_model(stored: Array, value: Value, graph: Graph) -> Array | None:
+    """What is stored as an instruction multiplies it, as the model, `graph`, has it: without the channels that were
+    added, bytes as the kind that they stand for, or WIDE numbers as the bytes; None where it is another value than the
+    model's."""
     if stored.ndim != len(value.shape) or any(a < b for a, b in zip(stored.shape, value.shape, strict=True)):
         return None
     array = stored[tuple(slice(n) for n in value.shape)] if stored.shape != value.shape else stored
     kinds = {array.dtype.name, value.dtype}
     if kinds == set(BYTES):
         return shifted(array, value.dtype)
+    if array.dtype.name == WIDE and value.dtype in BYTES:
+        zero = zero_of(graph, value.name)
+        return None if zero is None else (array + np.int16(zero)).astype(DTYPES[value.dtype])
     if array.dtype.name == "bfloat16" and value.dtype == "float32":
         return array.astype(np.float32)
     return array if array.dtype == DTYPES[value.dtype] else None
