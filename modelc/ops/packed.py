@@ -109,7 +109,8 @@ def words(numbers: NDArray[np.uint8], bits: int, block: int) -> NDArray[np.int32
     places = np.arange(parts, dtype=np.uint32).reshape(1, parts, 1, 1, 1) * bits
     bytes_ = np.arange(4, dtype=np.uint32).reshape(1, 1, 1, 4, 1) * 8
     merged = np.bitwise_or.reduce(np.bitwise_or.reduce(apart << (places + bytes_), axis=1), axis=2)
-    return merged.astype(np.uint32).view(np.int32)
+    result: NDArray[np.int32] = merged.astype(np.uint32).view(np.int32)
+    return result
 
 
 def _scaled(node: Node, x: Value) -> tuple[tuple[Iter, ...], tuple[Buffer, ...], tuple[Block, ...], int]:
