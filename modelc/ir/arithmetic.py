@@ -45,6 +45,14 @@ def power(a: Any, b: Any) -> Any:
     return np.where(b < 0, unit, np.power(a, np.maximum(b, 0)))
 
 
+def dot_of_bytes(a: Any, b: Any) -> Any:
+    """The sums of four products: of the bytes of `a`, none above 127, with those of `b`, which are signed."""
+    shifts = np.arange(0, 32, 8, dtype=np.int32)
+    left = (a[..., None] >> shifts) & np.int32(255)
+    right = ((b[..., None] >> shifts) & np.int32(255)).astype(np.uint8).view(np.int8).astype(np.int32)
+    return (left * right).sum(-1, dtype=np.int32)
+
+
 def shifted_left(a: Any, b: Any) -> Any:
     inside, amount = _amount(a, b)
     return np.where(inside, np.left_shift(a, amount), np.zeros_like(a))

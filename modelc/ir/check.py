@@ -21,6 +21,7 @@ OPERANDS = {
     **{name: ("bool",) for name in ("and", "or", "xor", "not")},
     **{name: (*INTEGERS, "bool") for name in BITS},
     **{name: FLOATS for name in FLOATING},
+    "dot4": ("int32",),
 }
 
 

@@ -22,7 +22,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from modelc.ir.arithmetic import converted, erf, power, shifted_left, shifted_right, sigmoid, truncated_quotient
+from modelc.ir.arithmetic import (
+    converted,
+    dot_of_bytes,
+    erf,
+    power,
+    shifted_left,
+    shifted_right,
+    sigmoid,
+    truncated_quotient,
+)
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -205,6 +214,7 @@ OPERATIONS: dict[str, Operation] = {
     "bitnot": Operation(1, np.invert),
     "shl": Operation(2, shifted_left),
     "shr": Operation(2, shifted_right),
+    "dot4": Operation(2, dot_of_bytes),  # of int32, four bytes each
     "neg": Operation(1, np.negative),
     "abs": Operation(1, np.abs),
     "sign": Operation(1, np.sign),

@@ -1,4 +1,5 @@
-"""A matrix product with weights of few bits, which are taken apart where they are multiplied."""
+"""Matrix products with weights of few bits, which are taken apart where they are multiplied: as real numbers, or as
+bytes with activations that are rounded to bytes block by block."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.ir.block import Buffer, Iter
-from modelc.ir.expr import Const, Expr, Load, Var, cast, const, op
+from modelc.ir.block import Block, Buffer, Iter
+from modelc.ir.expr import Const, Expr, Load, Var, cast, const, op, select
 from modelc.ir.graph import Node, Value
 from modelc.ops.operator import (
     Definition,
@@ -92,4 +93,136 @@ def _apart(byte: Expr, bits: int) -> Iterator[Expr]:
         yield digits if first + bits == 8 else op("bitand", digits, const((1 << bits) - 1, "int32"))
 
 
-OPERATORS = (Operator("PackedMatMul", _infer, _define),)
+# --- activations as bytes, by block --------------------------------------------------------------------------------
+
+LARGEST = 127.0
+MOST_WORDS = 4  # of a column's weights in one step of the sum
+
+
+def words(numbers: NDArray[np.uint8], bits: int, block: int) -> NDArray[np.int32]:
+    """[K, N] numbers of so many bits as int32 [K / block, block * bits / 32, N]. A word has four bytes, and a byte
+    numbers that lie as far apart in the block as it has words of four numbers: the lowest bits of all bytes of word g
+    are the numbers from 4 g on."""
+    depth, columns = numbers.shape
+    parts = 8 // bits
+    apart = numbers.reshape(depth // block, parts, block // (4 * parts), 4, columns).astype(np.uint32)
+    places = np.arange(parts, dtype=np.uint32).reshape(1, parts, 1, 1, 1) * bits
+    bytes_ = np.arange(4, dtype=np.uint32).reshape(1, 1, 1, 4, 1) * 8
+    merged = np.bitwise_or.reduce(np.bitwise_or.reduce(apart << (places + bytes_), axis=1), axis=2)
+    result: NDArray[np.int32] = merged.astype(np.uint32).view(np.int32)
+    return result
+
+
+def _scaled(node: Node, x: Value) -> tuple[tuple[Iter, ...], tuple[Buffer, ...], tuple[Block, ...], int]:
+    """Iterators over rows, and by block the largest magnitude, 127 over it, and it over 127: what ONNX Runtime rounds
+    activations with."""
+    block = int(node.attrs["block"])
+    if not x.shape or x.dtype != "float32" or block < 1 or x.shape[-1] % block:
+        fail(node, f"expected rows of whole blocks of {block} float32, found {x.dtype}{list(x.shape)}")
+    lead = grid(x.shape[:-1], [f"m{k}" for k in range(len(x.shape) - 1)])
+    blocks = x.shape[-1] // block
+    by_block, over = (*lead, Iter("b", blocks)), (*point(lead), Var("b"))
+    magnitude = op("abs", Load("x0", (*point(lead), Var("b") * block + Var("i"))))
+    most = Load("most", over)
+    inverse = select(op("gt", most, const(0.0, "float32")), const(LARGEST, "float32") / most, const(0.0, "float32"))
+    shape = (*x.shape[:-1], blocks)
+    made = (
+        fold("max", "most", (*by_block, Iter("i", block, True)), most, magnitude),
+        assign("inverse", by_block, Load("inverse", over), inverse),
+        assign("scale", by_block, Load("y1", over), most / const(LARGEST, "float32")),
+    )
+    return lead, tuple(Buffer(name, "float32", shape) for name in ("most", "inverse")), made, block
+
+
+def _round_infer(node: Node, inputs: Inputs) -> Types:
+    x = required(node, inputs, 0)
+    return ((x.dtype, x.shape),)
+
+
+def _round_define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
+    """What is left of activations when they are bytes, times a scale for each block."""
+    x = required(node, inputs, 0)
+    lead, buffers, made, block = _scaled(node, x)
+    scale = Buffer("scale", "float32", buffers[0].shape)
+    made = tuple(b.renamed({"y1": "scale"}) for b in made)
+    over, at = (*point(lead), Var("k")), (*point(lead), Var("k") // block)
+    rounded = op("round", Load("x0", over) * Load("inverse", at)) * Load("scale", at)
+    final = assign("rounded", (*lead, Iter("k", x.shape[-1])), Load("y0", over), rounded)
+    return Definition((*buffers, scale), (*made, final))
+
+
+def _quantize_infer(node: Node, inputs: Inputs) -> Types:
+    x = required(node, inputs, 0)
+    shape = (*x.shape[:-1], x.shape[-1] // int(node.attrs["block"]))
+    return (("int8", x.shape), ("float32", shape), ("float32", shape))
+
+
+def _quantize_define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
+    """Activations as bytes, the scale of each block, and what each block adds up to."""
+    x = required(node, inputs, 0)
+    lead, buffers, made, block = _scaled(node, x)
+    over, by_block = (*point(lead), Var("k")), (*point(lead), Var("b"))
+    whole = op("round", Load("x0", over) * Load("inverse", (*point(lead), Var("k") // block)))
+    codes = assign("codes", (*lead, Iter("k", x.shape[-1])), Load("y0", over), cast("int8", whole))
+    each = op("round", Load("x0", (*point(lead), Var("b") * block + Var("i"))) * Load("inverse", by_block))
+    iters = (*lead, Iter("b", x.shape[-1] // block))
+    total = Load("total", by_block)
+    added = fold("add", "total", (*iters, Iter("i", block, True)), total, each)
+    sums = assign("sums", iters, Load("y2", by_block), total * Load("y1", by_block))
+    return Definition((*buffers, Buffer("total", "float32", buffers[0].shape)), (*made, codes, added, sums))
+
+
+def _dot_infer(node: Node, inputs: Inputs) -> Types:
+    x, weights = required(node, inputs, 0), required(node, inputs, 3)
+    bits, block = int(node.attrs["bits"]), int(node.attrs["block"])
+    blocks, rows, columns = weights.shape
+    if x.dtype != "int8" or weights.dtype != "int32" or bits not in (2, 4) or rows * 32 != block * bits:
+        fail(node, f"expected int8 and words of {bits} bits, found {x.dtype} and {weights.dtype}{list(weights.shape)}")
+    if not x.shape or x.shape[-1] != blocks * block:
+        fail(node, f"expected rows of {blocks * block} numbers, found {list(x.shape)}")
+    return (("float32", (*x.shape[:-1], columns)),)
+
+
+def _dot_define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
+    """A step of the sum takes the words of a block (of a long one as many as give no long code), adds up products in
+    whole numbers, and scales them once; its part of the zero point times the activations' sum is taken off."""
+    x, weights, zeros = required(node, inputs, 0), required(node, inputs, 3), given(inputs, 5)
+    bits, block = int(node.attrs["bits"]), int(node.attrs["block"])
+    blocks, rows, columns = weights.shape
+    lead = grid(x.shape[:-1], [f"m{k}" for k in range(len(x.shape) - 1)])
+    taken = next(n for n in range(min(rows, MOST_WORDS), 0, -1) if rows % n == 0)
+    over, (n, b, h) = point(lead), map(Var, ("n", "b", "h"))
+    mask = const(sum(((1 << bits) - 1) << shift for shift in range(0, 32, 8)), "int32")
+    products = []
+    for k in range(taken):
+        word = Load("x3", (b, h * taken + k, n))
+        for part in range(8 // bits):
+            numbers = op("bitand", op("shr", word, const(part * bits, "int32")) if part else word, mask)
+            first = b * block + h * (4 * taken) + (part * rows * 4 + 4 * k)
+            products.append(op("dot4", numbers, _word([Load("x0", (*over, first + t)) for t in range(4)])))
+    zero: Expr = const(float(node.attrs.get("zero", 0.0)), "float32")
+    if zeros is not None:
+        zero = cast("float32", Load("x5", (b, n)))
+    by_block, parts = (*over, b), rows // taken
+    sums = Load("x2", by_block) * const(1.0 / parts, "float32") if parts > 1 else Load("x2", by_block)
+    part_ = cast("float32", reduce(add, products)) * Load("x1", by_block) - zero * sums
+    iters = (*lead, Iter("n", columns), Iter("b", blocks, True), *([Iter("h", parts, True)] if parts > 1 else []))
+    body = part_ * Load("x4", (b, n))
+    product = fold("add", "packed_dot", iters, Load("y0", (*over, n)), body)
+    return Definition((), (product if parts > 1 else product.mapped(lambda e: Const(0) if e == h else None),))
+
+
+def _word(numbers: list[Load]) -> Expr:
+    """Four bytes in a row as one int32, the first in its lowest bits."""
+    low = const(255, "int32")
+    each = [op("bitand", cast("int32", x), low) for x in numbers]
+    shifted = [op("shl", e, const(8 * k, "int32")) if k else e for k, e in enumerate(each)]
+    return reduce(lambda a, b: op("bitor", a, b), shifted)
+
+
+OPERATORS = (
+    Operator("PackedMatMul", _infer, _define),
+    Operator("RoundBlocks", _round_infer, _round_define),
+    Operator("QuantizeBlocks", _quantize_infer, _quantize_define),
+    Operator("PackedDot", _dot_infer, _dot_define),
+)

@@ -26,6 +26,7 @@ from modelc.passes.fuse_layer_norm import FuseLayerNorm
 from modelc.passes.integer_contractions import IntegerContractions
 from modelc.passes.machine import ANY, Machine
 from modelc.passes.pack_weights import PackWeights
+from modelc.passes.widen_halves import WidenHalves
 
 Pass = Callable[[Graph], Graph]
 Spec = str | Mapping[str, Mapping[str, Any] | None]  # "name", or {"name": {option: value}}
@@ -33,6 +34,7 @@ Spec = str | Mapping[str, Mapping[str, Any] | None]  # "name", or {"name": {opti
 PASSES: dict[str, type] = {
     "eliminate_dead": EliminateDead,
     "fold_constants": FoldConstants,
+    "widen_halves": WidenHalves,
     "eliminate_common_subexpressions": EliminateCommonSubexpressions,
     "clean_moves": CleanMoves,
     "clean_arithmetic": CleanArithmetic,
@@ -51,6 +53,7 @@ PASSES: dict[str, type] = {
 SIMPLIFY: tuple[Spec, ...] = (
     "eliminate_dead",
     "fold_constants",
+    "widen_halves",
     "clean_moves",
     "clean_arithmetic",
     "eliminate_common_subexpressions",

@@ -30,15 +30,19 @@ class Multiplied:
 @dataclass(frozen=True)
 class Machine:
     """`units`: the products of bytes that the target has instructions for; `kept_bytes`: of a network's constants, as
-    many as stay in its caches from run to run. Without either: any machine."""
+    many as stay in its caches from run to run; `dots`: whether vectors have dot products of four bytes, one of which is
+    small and unsigned. Without any: any machine."""
 
     units: tuple[Multiplied, ...] = ()
     kept_bytes: float = float("inf")
+    dots: bool = False
 
     @classmethod
     def of(cls, target: Target, tensorize: bool = True) -> Machine:
         """That of `target`; its instructions, if kernels may be made of them."""
-        return cls(multiplied(target) if tensorize else (), target.kept_bytes(target.caches[-1]))
+        units = multiplied(target) if tensorize else ()
+        dots = not {*target.features}.isdisjoint(("avx2", "dotprod"))
+        return cls(units, target.kept_bytes(target.caches[-1]), dots)
 
 
 ANY = Machine()

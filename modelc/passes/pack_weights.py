@@ -1,11 +1,14 @@
 """Weights that are dequantized stay packed where a product is faster so.
 
-    MatMul(x, Transpose(DequantizeLinear(w, s, z)))  ->  PackedMatMul(x, packed, s, z)
+    MatMul(x, Transpose(DequantizeLinear(w, s, z)))               ->  PackedMatMul(x, packed, s, z)
+    MatMul(RoundBlocks(x), Transpose(DequantizeLinear(w, s, z)))  ->  PackedDot(QuantizeBlocks(x), words, s, z)
 
 A product of one row waits for its weights: bytes that hold several of them come in a fraction of the time, and are
 taken apart in registers. So does one of few rows where the network's weights would not stay in the caches as float32.
 For many rows that costs more than it saves, and the weights become float32 when compiling, as those of everything else.
 Scales are by block of the depth, by column, or one for all.
+Where activations are rounded to bytes by block anyway, and the target has dot products of bytes, the second form adds
+up products of a block as whole numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.ir.graph import Graph
-from modelc.ops.packed import BITS, packed
+from modelc.ops.packed import BITS, packed, words
 from modelc.passes.machine import ANY, Machine
 from modelc.passes.pattern import Bind, Editor, Match, Op, Rule, rewrite
 
@@ -52,7 +55,9 @@ class PackWeights:
         most = self.rows if real_bytes > self.machine.kept_bytes else min(self.rows, 1)
 
         def product(e: Editor, m: Match) -> str | None:
-            return _product(e, m) if prod(e.shape(m["x"])[:-1]) <= most else None
+            if prod(e.shape(m["x"])[:-1]) > most:
+                return None
+            return (_dot(e, m) if self.machine.dots else None) or _product(e, m)
 
         return rewrite(graph, (Rule(Op("MatMul", Bind("x"), Bind("w")), product, private=False),))
 
@@ -71,6 +76,24 @@ def _product(e: Editor, m: Match) -> str | None:
         constants.append(("zeros", w.zeros, "uint8"))
     names = (e.constant(data, f"{m['w']}_{name}", dtype) for name, data, dtype in constants)
     return e.add("PackedMatMul", (m["x"], *names), attrs)
+
+
+def _dot(e: Editor, m: Match) -> str | None:
+    rounding = e.producer(m["x"])
+    if rounding is None or rounding.op != "RoundBlocks" or (w := _weights(e, m["w"])) is None:
+        return None
+    if w.bits not in (2, 4) or w.block != rounding.attrs["block"] or w.block * w.bits % 32:
+        return None
+    bytes_ = e.add_several("QuantizeBlocks", (rounding.inputs[0],), 3, {"block": w.block})
+    attrs: dict[str, Any] = {"bits": w.bits, "block": w.block}
+    constants = [("words", words(w.numbers, w.bits, w.block), "int32"), ("scales", w.scales, "float32")]
+    first_zero = w.zeros.reshape(-1)[:1]
+    if (w.zeros == first_zero).all():
+        attrs["zero"] = float(first_zero.item())
+    else:
+        constants.append(("zeros", w.zeros, "uint8"))
+    names = (e.constant(data, f"{m['w']}_{name}", dtype) for name, data, dtype in constants)
+    return e.add("PackedDot", (*bytes_, *names), attrs)
 
 
 def _weights(e: Editor, name: str) -> Weights | None:

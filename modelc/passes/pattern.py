@@ -149,17 +149,25 @@ class Editor:
 
     def add(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Any] | None = None) -> str:
         """Adds a node; returns the name of its first output."""
+        return self.add_several(op, inputs, 1, attrs)[0]
+
+    def add_several(
+        self, op: str, inputs: Sequence[str], outputs: int, attrs: Mapping[str, Any] | None = None
+    ) -> tuple[str, ...]:
+        """Adds a node with so many `outputs`; returns their names."""
         assert self.root is not None
-        name = self.fresh(f"{self.root.outputs[0]}_{op.lower()}")
         label, k = f"{self.root.name}/{op}", 1
         while label in self.names:
             label, k = f"{self.root.name}/{op}_{k}", k + 1
         self.names.add(label)
-        node = Node(op, label, tuple(inputs), (name,), dict(attrs or {}), self.source)
-        ((dtype, shape), *_) = operator_of(node).infer(node, tuple(self.value(x) if x else None for x in inputs))
-        self.values[name] = Value(name, dtype, tuple(shape))
-        self.added.append(node)
-        return name
+        names: list[str] = []
+        node = Node(op, label, tuple(inputs), (), dict(attrs or {}), self.source)
+        types = operator_of(node).infer(node, tuple(self.value(x) if x else None for x in inputs))
+        for dtype, shape in types[:outputs]:
+            names.append(self.fresh(f"{self.root.outputs[0]}_{op.lower()}"))
+            self.values[names[-1]] = Value(names[-1], dtype, tuple(shape))
+        self.added.append(replace(node, outputs=tuple(names)))
+        return tuple(names)
 
     def again(self, node: Node, inputs: Sequence[str], attrs: Mapping[str, Any] | None = None) -> str:
         """Adds the same operator as `node` over other inputs, with some attributes changed."""

@@ -24,6 +24,7 @@ class Tolerance:
 
 
 BF16 = Tolerance(2e-2, 1e-1)  # of what is computed through bfloat16
+HALVES = Tolerance(2.5e-3, 1.25e-2)  # with weights and results in float16, whose roundings are 1/8 of those of bfloat16
 QUANTIZED = Tolerance(2e-1, np.inf)  # through whole numbers: one that falls the other way can move an output by a tenth
 FILTERED = Tolerance(
     1e-4, 1e-4

@@ -8,15 +8,17 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from disassembly import disassembled
 from microsoft_models import ms, write
 from onnx import TensorProto, helper, numpy_helper
 
 import modelc
 from modelc.ir.graph import Node, Value
 from modelc.ops import evaluate_node
-from modelc.ops.packed import packed
+from modelc.ops.packed import packed, words
 from modelc.package import read_package
 from modelc.passes import Machine
+from modelc.target import load_target
 
 F = np.float32
 DEPTH, COLUMNS = 512, 384
@@ -100,6 +102,49 @@ def test_a_block_that_is_not_full_is_real(tmp_path) -> None:
     feeds = {"x": np.ones((1, 80), F)}
     result = compiled(write(tmp_path / "m.onnx", [ms("MatMulNBits", "x B s z", "y", **attrs)], feeds, known, "y"))
     assert "packed" not in read_package(result.path).manifest.variants[0].steps[0].name
+
+
+@pytest.mark.parametrize(
+    "target, instruction, block, columns, more",
+    [
+        ("x86-64-v3", "vpmaddubsw", 16, 37, " z"),
+        ("x86-64-v3", "vpmaddubsw", 128, 64, ""),
+        ("cortex-a76", "sdot", 32, 20, " z"),
+        ("armv7-neon", "", 32, 12, ""),
+    ],
+)
+def test_activations_are_bytes_where_that_is_asked_for(tmp_path, target, instruction, block, columns, more) -> None:
+    """Rounded as ONNX Runtime does on every target, and multiplied so where it has dot products of bytes."""
+    known, attrs = weights(4, block, 256, columns)
+    node = ms("MatMulNBits", f"x B s{more}", "y", **attrs, accuracy_level=4)
+    feeds = {"x": np.random.default_rng(1).standard_normal((1, 256)).astype(F)}
+    path = write(tmp_path / "m.onnx", [node], feeds, known, "y")
+    result = modelc.compile(path, target, tmp_path / "m.modelc", database=False)
+    assert result.report.passed and all(output.distance.rms_rel < 1e-5 for output in result.report.outputs)
+    (variant,) = read_package(result.path).manifest.variants
+    assert any(step.name.startswith("packeddot" if instruction else "packedmatmul") for step in variant.steps)
+    if instruction:
+        code = disassembled(next(result.path.glob("*.so")), load_target(target).triple)
+        assert any(text.startswith(instruction) for _, text in code)
+
+
+def test_many_rows_are_rounded_as_well(tmp_path) -> None:
+    known, attrs = weights(4, 32, 64, 24)
+    node = ms("MatMulNBits", "x B s", "y", **attrs, accuracy_level=4)
+    feeds = {"x": np.random.default_rng(1).standard_normal((40, 64)).astype(F)}
+    result = compiled(write(tmp_path / "m.onnx", [node], feeds, known, "y"))
+    assert all(output.distance.rms_rel < 1e-5 for output in result.report.outputs)
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+def test_a_word_has_numbers_of_four_bytes(bits) -> None:
+    numbers = np.random.default_rng(bits).integers(0, 1 << bits, (96, 5)).astype(np.uint8)
+    data = words(numbers, bits, 32)
+    assert data.shape == (3, bits, 5) and data.nbytes * 8 == numbers.size * bits
+    bytes_ = data.view(np.uint32)[..., None] >> (8 * np.arange(4, dtype=np.uint32)) & 255
+    parts = [bytes_ >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]
+    apart = np.stack(parts, 1).transpose(0, 1, 2, 4, 3).reshape(96, 5)
+    np.testing.assert_array_equal(apart, numbers)
 
 
 INT4, UINT4 = TensorProto.INT4, TensorProto.UINT4

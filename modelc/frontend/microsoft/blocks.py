@@ -12,6 +12,7 @@ from modelc.frontend.building.formula import Formula
 from modelc.frontend.operators.normalise import Normaliser
 
 BITS = (2, 4, 8)
+BYTES = 4  # the accuracy_level that allows activations in int8
 MS = "com.microsoft"
 
 
@@ -50,9 +51,17 @@ def _matmul_nbits(b: Builder, n: OnnxNode) -> None:
     else:
         kind = f.constant(whole, "uint8")
         weights = f("DequantizeLinear", kind, scales, zeros, axis=1, block_size=block)
-    product = f("MatMul", n.inputs[0], f.transposed(weights, 1, 0), outputs=None if n.input(5) else n.outputs)
+    x = n.inputs[0]
+    if rounds_to_bytes(int(n.attrs.get("accuracy_level", 0)), bits, depth, block) and f.dtype(x) == "float32":
+        x = f("RoundBlocks", x, block=block)
+    product = f("MatMul", x, f.transposed(weights, 1, 0), outputs=None if n.input(5) else n.outputs)
     if n.input(5):
         f("Add", product, n.inputs[5], outputs=n.outputs)
+
+
+def rounds_to_bytes(level: int, bits: int, depth: int, block: int) -> bool:
+    """Whether activations are rounded to bytes, with a scale for each block of them, as ONNX Runtime's are."""
+    return level == BYTES and bits == 4 and block > 0 and depth % block == 0
 
 
 def _by_element(f: Formula, x: str, block: int, depth: int) -> str:

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 
 from modelc.frontend.classical.linear import ML
 from modelc.frontend.control.structure import every_node
+from modelc.frontend.microsoft.blocks import rounds_to_bytes
 from modelc.frontend.operators.random import spelled_out
 
 FLOAT32 = 1  # the accuracy_level of MatMulNBits that asks for float32
@@ -57,7 +58,8 @@ def _without_maps(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, .
 
 
 def _in_float32(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """MatMulNBits allows activations to be rounded to what its accuracy_level names; a package rounds none."""
+    """MatMulNBits allows activations to be rounded to what its accuracy_level names; a package rounds them to bytes,
+    where that is asked for and weights have four bits, and to nothing else."""
     count = sum(_rounds_activations(node) for node in model.graph.node)
     if not count:
         return model, ()
@@ -75,8 +77,13 @@ def _in_float32(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...
 
 
 def _rounds_activations(node: onnx.NodeProto) -> bool:
-    levels = (a.i for a in node.attribute if a.name == "accuracy_level")
-    return (node.op_type, node.domain) == ("MatMulNBits", "com.microsoft") and any(k > FLOAT32 for k in levels)
+    """And a package does not."""
+    if (node.op_type, node.domain) != ("MatMulNBits", "com.microsoft"):
+        return False
+    numbers = {a.name: a.i for a in node.attribute}
+    level = numbers.get("accuracy_level", 0)
+    names = ("bits", "K", "block_size")
+    return level > FLOAT32 and not rounds_to_bytes(level, *(numbers.get(name, 0) for name in names))
 
 
 def _with_empty_inputs(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:

@@ -73,6 +73,12 @@ def dequantizes(path: str | Path) -> bool:
     return any(n.op_type == "DequantizeLinear" for n in _every_node(path))
 
 
+def multiplies_halves(path: str | Path) -> bool:
+    """Whether the model has half floats among its constants: ONNX Runtime rounds to them what it folds into weights."""
+    every = (x for inner in _graphs(read_outline(path).graph) for x in inner.initializer)
+    return any(x.data_type == onnx.TensorProto.FLOAT16 for x in every)
+
+
 def _every_node(path: str | Path) -> Iterator[onnx.NodeProto]:
     """Of the model and of its functions."""
     model = read_outline(path)

@@ -31,6 +31,7 @@ from modelc.space.sketches.parallel import busiest_share
 from modelc.target import Target
 
 Floats = NDArray[np.float64]
+HALF_CYCLES = 2.5  # more, of a half float that is converted by itself: its register waits for the one before
 
 
 def scheduled_work(task: Task, candidate: Candidate, target: Target, cores: int = 1) -> Work:
@@ -235,7 +236,7 @@ def _step_cycles(
     cost = target.cost
     held = prod(sizes.values())
     shifted = False  # a window slides along the vector: no two taps read the same vector
-    wide = narrow = scattered = crossed = 0.0
+    wide = narrow = scattered = crossed = halves = 0.0
     for read in reads:
         count = prod(n for name, n in sizes.items() if read.strides.get(name) != 0 and name != vector)
         step = read.strides.get(vector, 0)
@@ -252,6 +253,7 @@ def _step_cycles(
             crossed += count * sizes[vector]
         else:
             scattered += count * sizes[vector] * lanes
+            halves += count * sizes[vector] * lanes * (task.buffer(read.load.buffer).dtype == "float16")
     if block.reduction and not shifted and all(r.strides.get(vector) != 0 for r in reads):
         wide /= 2  # windows: half of what a tap needs was loaded for the one before
     stored = 0.0
@@ -270,7 +272,7 @@ def _step_cycles(
     cycles = step_cycles(cost, arithmetic, wide, narrow, latency, stores=stored, loops=float(looped))
     guarded = any(isinstance(e, Op) and e.name == "select" for e in block.body)
     element = cost.guarded_cycles if guarded else cost.element_cycles
-    return cycles + element * scattered + cost.transpose_cycles * crossed
+    return cycles + element * scattered + HALF_CYCLES * halves + cost.transpose_cycles * crossed
 
 
 def _aligned(read: Access, vector: str, lanes: int) -> bool:
