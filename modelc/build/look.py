@@ -13,6 +13,7 @@ from modelc.build.kept import Kept
 from modelc.build.key import ModelFiles, key_of, own_digest, target_of
 from modelc.build.matrix import Model
 from modelc.compile.config import load_config
+from modelc.compile.request import CompileRequest
 from modelc.errors import ConfigError, ModelcError
 from modelc.package import emulator, lacking, machine_of
 from modelc.package.toolchain import native_machine
@@ -39,6 +40,7 @@ def looked_at(cells: Sequence[Cell], source: Path, kept: Kept, say: Callable[[st
     for cell in cells:
         try:
             target = target_of(cell.target.name)
+            missing += _no_form(cell, target)
             if cell.precision == "bf16":
                 require_bfloat16(target)
             if cell.precision == "int8" and cell.calibration is not None:
@@ -52,6 +54,15 @@ def looked_at(cells: Sequence[Cell], source: Path, kept: Kept, say: Callable[[st
     if missing:
         raise ConfigError("\n  ".join([f"{source} cannot be built yet:", *dict.fromkeys(missing)]))
     return keys
+
+
+def _no_form(cell: Cell, target: Target) -> list[str]:
+    """Why a target's packages cannot have the form that a model asks for, if so."""
+    try:
+        CompileRequest(cell.model.path, **cell.model.form).form(target.triple)
+    except ModelcError as error:
+        return [f"models.{cell.model.name}, for {cell.target.name}: {error}"]
+    return []
 
 
 def unverifiable(target: Target) -> str:

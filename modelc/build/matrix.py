@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from modelc.compile.limits import Limits
-from modelc.compile.request import CompileRequest
 from modelc.errors import ConfigError, ModelcError
 from modelc.target import strict_yaml
 from modelc.target.section import shown
@@ -224,7 +223,6 @@ def _clashes(tree: Mapping[str, Any]) -> Iterator[str]:
     for name, model in tree["models"].items():
         form = _form(model, tree)
         try:
-            CompileRequest(model["path"], **form).form("")
             Limits(*(form.get(f"max_{part}", "") for part in PARTS))
         except ModelcError as error:
             yield f"models.{name}: {error}"

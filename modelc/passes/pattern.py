@@ -160,14 +160,16 @@ class Editor:
         while label in self.names:
             label, k = f"{self.root.name}/{op}_{k}", k + 1
         self.names.add(label)
-        names: list[str] = []
-        node = Node(op, label, tuple(inputs), (), dict(attrs or {}), self.source)
+        names: tuple[str, ...] = ()
+        for _ in range(outputs):
+            taken = {**self.values, **dict.fromkeys(names)}
+            names = (*names, self.graph.fresh(f"{self.root.outputs[0]}_{op.lower()}", taken))
+        node = Node(op, label, tuple(inputs), names, dict(attrs or {}), self.source)
         types = operator_of(node).infer(node, tuple(self.value(x) if x else None for x in inputs))
-        for dtype, shape in types[:outputs]:
-            names.append(self.fresh(f"{self.root.outputs[0]}_{op.lower()}"))
-            self.values[names[-1]] = Value(names[-1], dtype, tuple(shape))
-        self.added.append(replace(node, outputs=tuple(names)))
-        return tuple(names)
+        for name, (dtype, shape) in zip(names, types, strict=False):
+            self.values[name] = Value(name, dtype, tuple(shape))
+        self.added.append(node)
+        return names
 
     def again(self, node: Node, inputs: Sequence[str], attrs: Mapping[str, Any] | None = None) -> str:
         """Adds the same operator as `node` over other inputs, with some attributes changed."""

@@ -170,6 +170,8 @@ def test_everything_that_is_missing_is_said_at_once(tmp_path: Path, capsys) -> N
         "net": {"path": "net.onnx"},
         "gone": {"path": "gone.onnx"},
         "other": {"path": "sum.onnx", "sha256": "0" * 64},
+        "form": {"path": "sum.onnx", "form": {"freestanding": True, "emit": ["so"]}},
+        "names": {"path": "sum.onnx", "form": {"prefix": "2"}},
     }
     files(tmp_path, models=models, targets=[TARGET, "cortex-a67"])
     assert ended("build", tmp_path / "modelc.yaml", "--cache", tmp_path / "cache", "--no-database") == 2
@@ -178,6 +180,8 @@ def test_everything_that_is_missing_is_said_at_once(tmp_path: Path, capsys) -> N
         "models.net: dimensions are free: add --dim batch=N --dim h=N, here dims: {batch: N, h: N}",
         "models.gone: ",
         "models.other: ",
+        f"models.form, for {TARGET}: a free-standing package has no shared library",
+        f"models.names, for {TARGET}: --prefix '2' begins no C name",
         f"expected {'0' * 64}",
         "Did you mean cortex-a76?",
     ):
