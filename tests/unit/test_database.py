@@ -227,6 +227,7 @@ def test_the_version_covers_what_decides_code() -> None:
 def test_a_hostile_file_is_a_sentence_and_stays_as_it_is(tmp_path: Path, name: str) -> None:
     make, sentence = HOSTILE[name]
     make(path := tmp_path / "d")
+
     def state() -> object:
         seen = path.stat()
         return (seen.st_mtime_ns, seen.st_size) if name in ("folder", "fifo", "huge") else path.read_bytes()
