@@ -145,6 +145,15 @@ def test_weights_with_any_zero_point_are_bytes_and_a_shift(tmp_path: Path, dtype
             assert graph.values[node.inputs[1]].dtype == "int8"
 
 
+def test_what_float32_computes_as_quickly_stays_float32(tmp_path: Path) -> None:
+    graph = integers(conv_net(tmp_path / "m.onnx"), multiplied(load_target("raspberry-pi-4")))
+    (note,) = graph.notes
+    assert (
+        "run in float32 ('c', " in note and "its price is no lower: the target multiplies quantized numbers 1 " in note
+    )
+    same_numbers(tmp_path / "m.onnx", graph)
+
+
 REFUSED: dict[str, tuple[Callable[[Path, Path], Path], str]] = {
     "scales by input channel": (lambda m, p: changed(m, p, "w1", axis=1), "not by output channel"),
 }
@@ -179,6 +188,34 @@ def test_kernels_give_the_very_numbers(tmp_path: Path, dtype: str, target: str) 
         found = model.run(feed)["y"]
     wanted = evaluate_graph(integers(path, units), feed)["y"]
     assert len(np.unique(wanted)) > 8 and np.array_equal(found, wanted)
+
+
+def test_weights_of_seven_bits_are_multiplied_as_bytes(tmp_path: Path) -> None:
+    path = conv_net(tmp_path / "a.onnx")
+    for k, name in enumerate(("w1_q", "w3_q")):
+        path = changed(path, tmp_path / f"b{k}.onnx", name, lambda w: w // 2)
+    modelc.compile(path, run_here("x86-64-v3"), tmp_path / "p.modelc", database=False)
+    steps = read_package(tmp_path / "p.modelc").manifest.variants[0].steps
+    assert [s.instruction for s in steps if s.intrinsic].count("vpmaddubsw") == 2
+    feed = drawn(path)
+    with modelc.load(tmp_path / "p.modelc") as model:
+        found = model.run(feed)["y"]
+    assert np.array_equal(found, evaluate_graph(integers(path, WIDE), feed)["y"])
+
+
+@pytest.mark.parametrize("name, instruction", [("raspberry-pi-4", "smlal"), ("armv7-neon", "vmlal.s16")])
+def test_without_dot_products_arm_multiplies_16_bits(tmp_path: Path, name: str, instruction: str) -> None:
+    target, zero = load_target(name), np.array(9, np.uint8)
+    skip_without_tools(target.triple)
+    weights = RNG.integers(-128, 128, (36, 24)).astype(np.int8)
+    node = helper.make_node("MatMulInteger", ["x", "w", "zx"], ["y"])
+    path = written(tmp_path / "m.onnx", node, ("uint8", [10, 36]), ("int32", [10, 24]), w=weights, zx=zero)
+    modelc.compile(path, target, tmp_path / "p.modelc", database=False)
+    (step,) = [s for s in read_package(tmp_path / "p.modelc").manifest.variants[0].steps if s.intrinsic]
+    assert (step.instruction, step.dtype) == (instruction, "int8")
+    feed = drawn(path)
+    found = run_emulated(tmp_path / "p.modelc", feed).outputs["y"]
+    assert np.array_equal(found, (feed["x"].astype(np.int32) - 9) @ weights.astype(np.int32))
 
 
 def test_kernels_of_another_machine_give_the_very_numbers(tmp_path: Path) -> None:

@@ -451,6 +451,13 @@ def x86(root: Path, flags: str, files: dict[str, str] | None = None, processors:
     return read_host(root, "x86_64", frozenset(range(processors)))
 
 
+def test_avx_vnni_is_seen(tmp_path: Path) -> None:
+    """Without AVX-512, as on Alder Lake."""
+    host = x86(tmp_path, " ".join(f for f in ZEN5.split() if "avx512" not in f) + " avx_vnni")
+    target = dataclasses.replace(load_target("x86-64-v3"), features=host.features, intrinsics=None)
+    assert host.features[-1] == "avxvnni" and "avx-vnni" in {x.name for x in target.available_intrinsics}
+
+
 @pytest.mark.parametrize(
     ("without", "cpu", "bits", "registers", "last"),
     [

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from emulated_kernels import emulated
-from tensor_tasks import EVEN, RAGGED, contraction, from_end_to_end, intrinsics_in, kinds_of, ways_of
+from tensor_tasks import EVEN, RAGGED, contraction, contraction_of, from_end_to_end, intrinsics_in, kinds_of, ways_of
 
 from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import default_knobs
@@ -32,7 +32,7 @@ def test_every_intrinsic_on_the_emulated_machine(architecture: str) -> None:
     cases = {}
     for one in target.available_intrinsics:
         for case in WANTED if one.name in BLOCKS else (*WANTED, *MORE):
-            task = contraction((EVEN | RAGGED)[case], kinds_of(one))
+            task = contraction_of(one, (EVEN | RAGGED)[case])
             way = ways_of(task, target)[one.name]
             candidate = tiled_candidate(way, default_knobs(way))
             assert intrinsics_in(candidate) == {one.name}

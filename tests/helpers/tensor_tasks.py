@@ -11,7 +11,7 @@ from three_ways import Example, task_of
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate, Stage
-from modelc.ir.expr import DTYPES
+from modelc.ir.expr import DTYPES, Const, Expr, Op
 from modelc.ir.nest import INTRINSIC
 from modelc.partition.precision import in_bfloat16
 from modelc.space.sketches.clean import inlined
@@ -55,18 +55,38 @@ def contraction(case: Case, kinds: Sequence[str]) -> Task:
     return task if kinds[0] == "float32" else in_bfloat16(task, ["x0", "x1"], ["x0", "x1"])
 
 
+def contraction_of(intrinsic: Intrinsic, case: Case) -> Task:
+    """The same of what an intrinsic multiplies: weights are clamped where it takes no others."""
+    op, attrs, *shapes = case
+    bounds = [o.within for o in intrinsic.operands if o.within is not None]
+    return contraction((op, {**attrs, "within": bounds[0]} if bounds else attrs, *shapes), kinds_of(intrinsic))
+
+
 def from_end_to_end(task: Task, seed: int = 0) -> Example:
-    """The Task on whole numbers of their dtypes' whole range, and on floats around one."""
+    """The Task on whole numbers of their dtypes' whole range, or of what it clamps constants to, and on floats around
+    one."""
     rng = np.random.default_rng(seed)
     inputs = {}
+    bounds = [int(e.args[1].value) for e in operations(task, "max", "min") if isinstance(e.args[1], Const)]
     for name in task.inputs:
         buffer = task.buffer(name)
         if DTYPES[buffer.dtype].kind in "iu":
             ends = np.iinfo(DTYPES[buffer.dtype])
-            inputs[name] = rng.integers(ends.min, ends.max, buffer.shape, DTYPES[buffer.dtype], endpoint=True)
+            least, largest = bounds if bounds and name in task.constants else (ends.min, ends.max)
+            inputs[name] = rng.integers(least, largest, buffer.shape, DTYPES[buffer.dtype], endpoint=True)
         else:
             inputs[name] = rng.standard_normal(buffer.shape).astype(DTYPES[buffer.dtype])
     return Example(task, inputs)
+
+
+def operations(task: Task, *names: str) -> list[Op]:
+    """The operations of these names in what the Task's Blocks compute, in order of `names`."""
+
+    def inside(e: Expr) -> list[Op]:
+        return [] if not isinstance(e, Op) else [e, *(x for arg in e.args for x in inside(arg))]
+
+    every = [e for block in task.blocks if isinstance(block, Block) for body in block.body for e in inside(body)]
+    return [e for name in names for e in every if e.name == name]
 
 
 def kinds_of(intrinsic: Intrinsic) -> tuple[str, ...]:

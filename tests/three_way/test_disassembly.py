@@ -16,7 +16,7 @@ from disassembly import disassembled, innermost, scalar_multiplies
 from library_of import library_of
 from onnx import TensorProto, helper
 from partition_models import Model
-from tensor_tasks import Case, contraction, kinds_of, ways_of
+from tensor_tasks import Case, contraction, contraction_of, kinds_of, ways_of
 
 import modelc
 from modelc.codegen.kernels import compile_nest
@@ -66,7 +66,7 @@ def machine(one: Intrinsic) -> Target:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_innermost_loop_is_made_of_it(name: str, case: str, tmp_path: Path) -> None:
     one = SHIPPED[name]
-    target, task = machine(one), contraction(DEEP[case], kinds_of(one))
+    target, task = machine(one), contraction_of(one, DEEP[case])
     way = ways_of(task, target)[name]
     kernel = compile_nest(build_nest(task, tiled_candidate(way, default_knobs(way))), "kernel", target)
     used = {x.name: x.instruction for step in kernel.steps for x in step.intrinsics}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensor_tasks import EVEN, RAGGED, SERVER, SHIPPED, contraction, from_end_to_end, kinds_of, ways_of
+from tensor_tasks import EVEN, RAGGED, SERVER, SHIPPED, contraction_of, from_end_to_end, ways_of
 from three_ways import check, emulated_target
 
 from modelc.codegen.lower.pipelining import pipelined
@@ -152,7 +152,7 @@ def test_what_depends_on_the_iteration_before_stays(new: str) -> None:
 def test_accumulators_are_stored_beside_the_next(case: str) -> None:
     """Register tiles small enough that there are several; three ways where the machine has the instructions."""
     one = SHIPPED["amx-bf16"]
-    task = contraction((EVEN | RAGGED)[case], kinds_of(one))
+    task = contraction_of(one, (EVEN | RAGGED)[case])
     way = ways_of(task, SERVER)[one.name]
     *counts, vectors = min(np.column_stack(kernels(way)).tolist())
     rows = tuple(zip(way.inside, counts, strict=True))

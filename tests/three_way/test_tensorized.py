@@ -21,6 +21,7 @@ from tensor_tasks import (
     SHIPPED,
     Case,
     contraction,
+    contraction_of,
     from_end_to_end,
     intrinsics_in,
     kinds_of,
@@ -63,7 +64,7 @@ def here(name: str) -> Intrinsic:
 @pytest.mark.sweep(40)
 def test_blocks_nest_and_kernel_agree(name: str, case: str) -> None:
     one = here(name)
-    task = contraction((EVEN | RAGGED)[case], kinds_of(one))
+    task = contraction_of(one, (EVEN | RAGGED)[case])
     way = ways_of(task, emulated_target())[name]
     candidate = tiled_candidate(way, default_knobs(way))
     assert intrinsics_in(candidate) == {name}
@@ -82,7 +83,7 @@ def test_any_register_tile_of_any_shape(data: st.DataObject) -> None:
     step = depth if one.tiles is None else 4
     rows, columns = data.draw(st.integers(2, 40)), data.draw(st.integers(2, 70))
     shapes = (rows, step * data.draw(st.integers(1, max(1, 40 // step)))), columns
-    task = contraction(("MatMul", {}, shapes[0], (shapes[0][1], columns)), kinds_of(one))
+    task = contraction_of(one, ("MatMul", {}, shapes[0], (shapes[0][1], columns)))
     way = ways_of(task, emulated_target()).get(one.name)
     if way is None:  # columns that are mostly padding, rows that do not divide
         return

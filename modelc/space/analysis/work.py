@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from modelc.ir.block import Block, Task
-from modelc.ir.expr import DTYPES, Expr, Load, Op, children, dtype_of, variables
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, children, dtype_of, variables
 
 _FREE = {"cast", "select", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not"}
 
@@ -14,7 +14,13 @@ _FREE = {"cast", "select", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not
 def block_flops(block: Block) -> int:
     """Operations on values; a multiplication and the addition that combines it are two."""
     combining = len(block.body) if block.reduction else 0
-    return block.points() * (combining + sum(op.name not in _FREE for e in block.body for op in _operations(e)))
+    counted = [op for e in block.body for op in _operations(e) if op.name not in _FREE and not _clamps_bytes(op)]
+    return block.points() * (combining + len(counted))
+
+
+def _clamps_bytes(e: Op) -> bool:
+    """Whether it says within which bounds bytes are, for an instruction that needs to know."""
+    return e.name in ("min", "max") and isinstance(e.args[1], Const) and e.args[1].dtype == "int8"
 
 
 def _operations(e: Expr) -> Iterator[Op]:
