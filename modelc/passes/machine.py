@@ -9,6 +9,7 @@ from modelc.target import Target
 
 WEIGHTS = "int8"
 BYTES = ("int8", "uint8")
+LEAST_GAIN = 1.2  # of an instruction beside float32, for what is quantized to pay: requantising, and wider copies
 WIDE = "int16"  # bytes less their zero point, for instructions that multiply no bytes
 
 
@@ -21,6 +22,11 @@ class Multiplied:
     depth: int
     speed: float = float("inf")
     within: tuple[int, int] | None = None
+
+    @property
+    def pays(self) -> bool:
+        """Whether it is quicker than float32, so that what could be either is quantized."""
+        return self.speed >= LEAST_GAIN
 
     @property
     def bounds(self) -> tuple[int, int]:

@@ -22,7 +22,6 @@ LARGEST_SUM = (1 << 31) - 1
 LARGEST_EXACT = (1 << 24) - 1  # of the whole numbers up to which float32 has all
 LARGEST_BYTE = 255
 LEAST_CHANNELS = 8  # of an output: fewer do not fill a vector's lanes
-LEAST_GAIN = 1.2  # of an instruction beside float32, for what is quantized to pay: requantising, and wider copies
 LEAST_ROWS = 4  # that read columns which are computed, for these to be put into an instruction's order
 MOVES = ("MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten")
 MOST_PADDING = 1.5  # times the channels that are summed
@@ -254,7 +253,8 @@ def slow(units: Sequence[Multiplied]) -> str | None:
     """Why a contraction is as quick in float32; None where one of `units` multiplies it quicker."""
     if not units:
         return "the target's instructions do not multiply all numbers that its weights may be"
-    if (speed := max(u.speed for u in units)) < LEAST_GAIN:
+    if not any(u.pays for u in units):
+        speed = max(u.speed for u in units)
         return f"its price is no lower: the target multiplies quantized numbers {speed:.2g} times as fast as float32"
     return None
 

@@ -66,7 +66,8 @@ def compile_calibrated(request: CompileRequest, calibration: Calibration) -> Com
         raise ConfigError("--choices says what multiplies bytes: give either choices or --calibrate")
     if request.precision not in (INT8, "auto"):
         raise ConfigError(f"--calibrate is for --precision int8 or auto, and this is {request.precision or 'f32'}")
-    if request.precision == "auto" and not multiplied(named_target(request.target) or load_target("native")):
+    units = multiplied(named_target(request.target) or load_target("native"))
+    if request.precision == "auto" and not any(unit.pays for unit in units):
         result = compile_request(request)
         return replace(
             result, notes=(*result.notes, "not calibrated: the target has no instruction that multiplies bytes")

@@ -17,10 +17,14 @@ if TYPE_CHECKING:
 
 
 def require_bytes(target: Target, tensorize: bool = True) -> None:
-    """Raises ConfigError where kernels for a target multiply no bytes."""
-    if tensorize and multiplied(target):
+    """Raises ConfigError where kernels for a target multiply no bytes, or none quicker than float32."""
+    if tensorize and any(unit.pays for unit in multiplied(target)):
         return
-    why = "has no instruction that multiplies bytes and adds to int32" if tensorize else "may use no intrinsics"
+    why = (
+        "has no instruction that multiplies bytes and adds to int32, or none quicker than float32"
+        if tensorize
+        else "may use no intrinsics"
+    )
     raise ConfigError(
         f"precision int8: the target {target.name} {why}; compile with --precision f32, or for another target"
     )

@@ -41,7 +41,8 @@ def wrong(outputs, sample):
 
 @cache
 def target() -> str:
-    return "native" if multiplied(load_target("native")) else OTHER
+    """This machine, where it multiplies bytes so quickly that most layers pay."""
+    return "native" if any(unit.speed >= 2 for unit in multiplied(load_target("native"))) else OTHER
 
 
 @pytest.fixture(scope="module")

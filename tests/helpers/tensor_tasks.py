@@ -59,7 +59,7 @@ def contraction_of(intrinsic: Intrinsic, case: Case) -> Task:
     """The same of what an intrinsic multiplies: weights are clamped where it takes no others."""
     op, attrs, *shapes = case
     bounds = [o.within for o in intrinsic.operands if o.within is not None]
-    return contraction((op, {**attrs, "within": bounds[0]} if bounds else attrs, *shapes), kinds_of(intrinsic))
+    return contraction((op, dict(attrs) | ({"within": bounds[0]} if bounds else {}), *shapes), kinds_of(intrinsic))
 
 
 def from_end_to_end(task: Task, seed: int = 0) -> Example:
