@@ -42,7 +42,7 @@ def wrong(outputs, sample):
 @cache
 def target() -> str:
     """This machine, where it multiplies bytes so quickly that most layers pay."""
-    return "native" if any(unit.speed >= 2 for unit in multiplied(load_target("native"))) else OTHER
+    return "native" if any(unit.speed > 2 for unit in multiplied(load_target("native"))) else OTHER
 
 
 @pytest.fixture(scope="module")
