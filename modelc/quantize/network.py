@@ -31,12 +31,13 @@ class Network:
         layers: Sequence[Layer],
         ranges: Mapping[str, Range],
         corrections: Mapping[str, Floats],
+        most: int,
         path: Path,
         threads: int,
         stack: ExitStack,
     ) -> None:
         self.layers = layers
-        write_switched(floats, layers, ranges, corrections, path)
+        write_switched(floats, layers, ranges, corrections, most, path)
         self.engine = stack.enter_context(Engine(ENGINE, path, threads))
         self.corrected = True
 

@@ -89,7 +89,7 @@ def test_drops_by_a_metric_are_a_share_of_the_float_models() -> None:
 
 def test_a_recipe_is_the_same_from_its_json() -> None:
     layers = (LayerChoice("a", "int8", 0.1, 0.2, 1e-6), LayerChoice("b", "float32", 0.1, 0.0, -1e-6, "no faster"))
-    recipe = Recipe(layers, {"x": Range(0.1, 3, "min-max")}, {"a": np.array([1.5, -2], F)}, {}, {"drop": 0.0})
+    recipe = Recipe(layers, {"x": Range(0.1, 3, "min-max")}, {"a": np.array([1.5, -2], F)}, {}, 63, {"drop": 0.0})
     text = json.dumps(recipe.to_json())
     again = Recipe.from_json(json.loads(text))
     assert json.dumps(again.to_json()) == text and again.narrow == {"a"}

@@ -36,10 +36,11 @@ def write_switched(
     layers: Sequence[Layer],
     ranges: Mapping[str, Range],
     corrections: Mapping[str, NDArray[np.float32]],
+    most: int,
     output: Path,
 ) -> None:
     """Writes the model with an input for each layer, for each value that is rounded, and for whether layers in bytes
-    have their `corrections` added."""
+    have their `corrections` added. Their weights go from -most to most."""
     model = ModelProto()
     model.CopyFrom(floats.model)
     graph = model.graph
@@ -62,7 +63,7 @@ def write_switched(
             if readers and switched is None and shares_bytes(readers, name):
                 copy.input[k] = f"{name}/either"
         if switched is not None:
-            copy = _switched(model, floats, switched, node, corrections.get(node.name))
+            copy = _switched(model, floats, switched, node, corrections.get(node.name), most)
         nodes.append(copy)
         for name in node.output:
             nodes += _rounding(model, name, ranges) if name in by_value else []
@@ -100,12 +101,12 @@ def _rounding(model: ModelProto, value: str, ranges: Mapping[str, Range]) -> lis
 
 
 def _switched(
-    model: ModelProto, floats: FloatModel, layer: Layer, node: NodeProto, added: NDArray[np.float32] | None
+    model: ModelProto, floats: FloatModel, layer: Layer, node: NodeProto, added: NDArray[np.float32] | None, most: int
 ) -> NodeProto:
     """A layer that multiplies what is rounded by weights that are, or as it is."""
     weights = floats.array(layer.weights)
     assert weights is not None
-    name = _constant(model, f"{layer.name}/rounded weights", rounded(weights, layer.axis))
+    name = _constant(model, f"{layer.name}/rounded weights", rounded(weights, layer.axis, most))
     on, off = NodeProto(), NodeProto()
     on.CopyFrom(node)
     off.CopyFrom(node)
