@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -23,21 +22,22 @@ from modelc.frontend.quantize.scores import class_scores
 from modelc.frontend.quantize.write import correctable, write_quantized
 from modelc.frontend.witness.surgery import save
 from modelc.passes.machine import multiplied
-from modelc.quantize.cut import Cut, cut
+from modelc.quantize.cut import Cut, cut, ordered
 from modelc.quantize.measure import Drop, Measure, measure_of
 from modelc.quantize.network import Network, run_all
-from modelc.quantize.price import Priced, priced, require_bytes
+from modelc.quantize.price import Priced, limits_of_weights, priced, require_bytes
 from modelc.quantize.samples import Arrays, Samples, read_samples
 from modelc.quantize.smoothing import divisors_of
 from modelc.quantize.trials import Alone, possible_ranges, spread, tried
 from modelc.scratch import TemporaryFolder
-from modelc.target import load_target
+from modelc.target import Target, load_target
 
 MAX_DROP = 0.01
 WATCHED = 4  # samples on which the error that each layer adds to the network is measured
 MOST_JUDGED = 64  # samples that are held back and looked at
 WORTH = 0.7  # of the squared error of the layers that read a value, for which its channels are scaled
 STAGE = "calibrate"
+GIVEN_BACK = "given back for its error"
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,14 @@ class Calibration:
 
 def calibrated(request: CompileRequest, calibration: Calibration) -> Recipe:
     """What of the request's model multiplies bytes on its target, and how it is rounded. Raises ModelcError."""
-    with blaming(f"model {request.model}"), TemporaryFolder("calibrate") as folder, ExitStack() as stack:
-        return _Calibrating(request, calibration, Path(folder), stack).recipe()
+    target = named_target(request.target) or load_target("native")
+    recipes = list[Recipe]()
+    for most in limits_of_weights(target):
+        with blaming(f"model {request.model}"), TemporaryFolder("calibrate") as folder, ExitStack() as stack:
+            recipes.append(_Calibrating(request, calibration, target, most, Path(folder), stack).recipe())
+        if not any(layer.why == GIVEN_BACK for layer in recipes[-1].layers):
+            break
+    return min(recipes, key=lambda recipe: float(recipe.summary["int8_seconds"]))
 
 
 def compile_calibrated(request: CompileRequest, calibration: Calibration) -> CompileResult:
@@ -76,12 +82,21 @@ def compile_calibrated(request: CompileRequest, calibration: Calibration) -> Com
 
 
 class _Calibrating:
-    def __init__(self, request: CompileRequest, calibration: Calibration, folder: Path, stack: ExitStack) -> None:
+    """One way through: weights go from -most to most."""
+
+    def __init__(
+        self,
+        request: CompileRequest,
+        calibration: Calibration,
+        target: Target,
+        most: int,
+        folder: Path,
+        stack: ExitStack,
+    ) -> None:
+        self.target, self.most = target, most
         self.request, self.calibration, self.folder, self.stack = request, calibration, folder, stack
-        self.begun = time.monotonic()
         self.model = Path(request.model)
         self.threads = request.threads or default_threads()
-        self.target = named_target(request.target) or load_target("native")
         config = request.flags.kept(replace(request, precision=None).settings())
         self.config = config.allowing(precision="f32")
         require_bytes(self.target, self.config.policy.tensorize)
@@ -108,42 +123,43 @@ class _Calibrating:
         say, samples = self.say, self.samples.calibrating
         judging = spread(self.samples.judging, MOST_JUDGED)
         say(f"{len(judging)} samples that are held back, in float32")
-        wanted = run_all(plain, judging, self.threads)
+        watched = spread(samples, WATCHED)
+        every = run_all(plain, [*judging, *watched], self.threads)
+        wanted, right = every[: len(judging)], every[len(judging) :]
         measure = measure_of(self.calibration.metric, wanted, judging, class_scores(self.floats))
         smoothed, alone = self.smoothed(samples)
         layers = self.layers
         before, after = self.prices(plain, alone, smoothed)
         saved = {name: before.layers[name] - after.layers[name] for name in before.layers}
         faster = tuple(layer for layer in layers if saved[layer.name] > 0)
-        watched = spread(samples, WATCHED)
-        right = run_all(plain, watched, self.threads)
         network, corrections = self.corrected(faster, alone, watched, right)
         errors = dict[str, float]()
         for k, layer in enumerate(faster):
             say(f"the network with one layer in bytes, {k + 1} of {len(faster)}")
             errors[layer.name] = network.error([layer.name], watched, right)
-        chosen = self.cut(network, [layer.name for layer in faster], errors, saved, measure, judging)
-        reasons = {layer.name: "no faster by estimate" for layer in layers if layer not in faster}
-        reasons |= dict.fromkeys(chosen.given_back, "given back for its error")
-        rows = tuple(
-            LayerChoice(
-                layer.name,
-                INT8 if layer.name in chosen.narrow else FLOAT32,
-                rounded(alone.errors[layer.name]),
-                rounded(errors.get(layer.name, 0.0)),
-                rounded(saved[layer.name]),
-                reasons.get(layer.name, ""),
+        order = ordered([layer.name for layer in faster], errors, saved)
+        chosen = self.cut(order, network, measure, judging)
+
+        def row(layer: Layer) -> LayerChoice:
+            name = layer.name
+            dtype = INT8 if name in chosen.narrow else FLOAT32
+            why = GIVEN_BACK if name in chosen.wide else "" if dtype == INT8 else "no faster by estimate"
+            alone_error, network_error = rounded(alone.errors[name]), rounded(errors.get(name, 0.0))
+            return LayerChoice(name, dtype, alone_error, network_error, rounded(saved[name]), why)
+
+        while True:
+            read = {layer.rounded for layer in layers if layer.name in chosen.narrow}
+            recipe = Recipe(
+                tuple(map(row, layers)),
+                {value: stored for value, stored in alone.ranges.items() if value in read},
+                {name: added for name, added in corrections.items() if name in chosen.narrow},
+                smoothed if chosen.narrow else {},
+                self.most,
             )
-            for layer in layers
-        )
-        read = {layer.rounded for layer in layers if layer.name in chosen.narrow}
-        recipe = Recipe(
-            rows,
-            {value: stored for value, stored in alone.ranges.items() if value in read},
-            {name: added for name, added in corrections.items() if name in chosen.narrow},
-            smoothed if chosen.narrow else {},
-        )
-        drop = self.stated(recipe, measure, judging)
+            drop = self.stated(recipe, measure, judging)
+            if drop.share <= self.calibration.max_drop or not chosen.narrow:
+                break
+            chosen = chosen.giving_back(chosen.given_back + 1)
         summary = {
             "drop": rounded(drop.share),
             "said": drop.said,
@@ -195,14 +211,14 @@ class _Calibrating:
         return possible_ranges(self.floats, self.layers, ranks, samples, self.folder, self.threads, self.say)
 
     def alone(self, ranges: Mapping[str, tuple[Range, ...]], samples: Sequence[Arrays]) -> Alone:
-        return tried(self.floats, self.layers, ranges, samples, self.folder, self.threads, self.say)
+        return tried(self.floats, self.layers, ranges, self.most, samples, self.folder, self.threads, self.say)
 
     def prices(self, plain: Path, alone: Alone, smoothed: Mapping[str, Floats]) -> tuple[Priced, Priced]:
         """The estimates of the float model, and of that with all layers in bytes."""
         names = [layer.name for layer in self.layers]
         self.say("the price of float32")
         before = priced(self.run, plain, names)
-        every = Recipe(tuple(LayerChoice(name, INT8, 0, 0, 0) for name in names), alone.ranges, smoothed=smoothed)
+        every = Recipe(tuple(LayerChoice(name, INT8, 0, 0, 0) for name in names), alone.ranges, {}, smoothed, self.most)
         narrow = self.folder / "narrow.onnx"
         write_quantized(self.model, every, narrow)
         self.say("the price of bytes")
@@ -213,35 +229,23 @@ class _Calibrating:
     ) -> tuple[Network, Mapping[str, Floats]]:
         """The network with the means of what its layers are off added to them, or without, whichever is nearer where
         all of the layers are in bytes."""
-        names = [layer.name for layer in layers]
         means = {layer.name: alone.means[layer.name] for layer in layers if correctable(self.floats, layer)}
+        self.say("the network with every layer in bytes")
+        path = self.folder / "switched.onnx"
+        network = Network(self.floats, self.layers, alone.ranges, means, self.most, path, self.threads, self.stack)
+        names, errors = [layer.name for layer in layers], dict[bool, float]()
+        for corrected in (True, False):
+            network.corrected = corrected
+            errors[corrected] = network.error(names, samples, wanted)
+        network.corrected = errors[True] < errors[False]
+        return network, means if network.corrected else {}
 
-        def network(added: Mapping[str, Floats]) -> tuple[float, Network]:
-            self.say("the network with every layer in bytes")
-            path = self.folder / "switched.onnx"
-            made = Network(self.floats, layers, alone.ranges, added, path, self.threads)
-            self.stack.callback(made.close)
-            return made.error(names, samples, wanted), made
+    def cut(self, order: Cut, network: Network, measure: Measure, judging: Sequence[Arrays]) -> Cut:
+        def holds(tried: Cut) -> bool:
+            self.say(f"{len(tried.narrow)} of {len(self.layers)} layers in bytes, on {len(judging)} samples")
+            return measure.drop(network.outputs(tried.narrow, judging)).share <= self.calibration.max_drop
 
-        corrected, plain = network(means), network({})
-        better, worse = (corrected, plain) if corrected[0] < plain[0] else (plain, corrected)
-        worse[1].close()
-        return better[1], means if better is corrected else {}
-
-    def cut(
-        self,
-        network: Network,
-        names: Sequence[str],
-        errors: Mapping[str, float],
-        saved: Mapping[str, float],
-        measure: Measure,
-        judging: Sequence[Arrays],
-    ) -> Cut:
-        def drop(narrow: Sequence[str]) -> Drop:
-            self.say(f"{len(narrow)} of {len(self.layers)} layers in bytes, on {len(judging)} samples")
-            return measure.drop(network.outputs(narrow, judging))
-
-        return cut(names, errors, saved, drop, self.calibration.max_drop)
+        return cut(order, holds)
 
     def stated(self, recipe: Recipe, measure: Measure, judging: Sequence[Arrays]) -> Drop:
         """The drop of the quantized model itself."""

@@ -3,45 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-
-from modelc.quantize.measure import Drop
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The layers that multiply bytes, those that were given back, in that order, and the drop that is left."""
+    """The layers in the `order` in which they are given back to float32, of which the first `given_back` are."""
 
-    narrow: tuple[str, ...]
-    given_back: tuple[str, ...]
-    drop: Drop
+    order: tuple[str, ...]
+    given_back: int = 0
+
+    @property
+    def wide(self) -> tuple[str, ...]:
+        """The layers that were given back."""
+        return self.order[: self.given_back]
+
+    @property
+    def narrow(self) -> frozenset[str]:
+        """The layers that multiply bytes."""
+        return frozenset(self.order[self.given_back :])
+
+    def giving_back(self, count: int) -> Cut:
+        return replace(self, given_back=count)
 
 
-def cut(
-    layers: Sequence[str],
-    errors: Mapping[str, float],
-    saved: Mapping[str, float],
-    drop: Callable[[Sequence[str]], Drop],
-    limit: float,
-) -> Cut:
-    """As few of the `layers` are given back as lets `drop` be within the `limit`: by halves, as the drop is taken to
-    shrink with each."""
-    order = sorted(layers, key=lambda name: errors[name] ** 2 / max(saved[name], 1e-12), reverse=True)
+def ordered(layers: Sequence[str], errors: Mapping[str, float], saved: Mapping[str, float]) -> Cut:
+    """None given back, those first whose squared error is the largest for the seconds that they save."""
+    least = 1e-12
+    return Cut(tuple(sorted(layers, key=lambda name: errors[name] ** 2 / max(saved[name], least), reverse=True)))
 
-    def without(count: int) -> Cut:
-        given_back = order[:count]
-        narrow = tuple(name for name in layers if name not in given_back)
-        return Cut(narrow, tuple(given_back), drop(narrow))
 
-    best = without(0)
-    if best.drop.share <= limit:
-        return best
-    too_few, enough, best = 0, len(order), without(len(order))
+def cut(every: Cut, holds: Callable[[Cut], bool]) -> Cut:
+    """As few are given back as lets the drop hold: by halves, as the drop is taken to shrink with each."""
+    if holds(every):
+        return every
+    too_few, enough = 0, len(every.order)
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
-        tried = without(middle)
-        if tried.drop.share <= limit:
-            enough, best = middle, tried
+        if holds(every.giving_back(middle)):
+            enough = middle
         else:
             too_few = middle
-    return best
+    return every.giving_back(enough)

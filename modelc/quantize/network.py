@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from modelc.frontend.quantize.floats import FloatModel
@@ -22,7 +23,7 @@ def run_all(model: Path, samples: Sequence[Arrays], threads: int) -> list[Arrays
 
 
 class Network:
-    """A model whose layers multiply bytes or not."""
+    """A model whose layers multiply bytes or not, with their corrections where it is `corrected`."""
 
     def __init__(
         self,
@@ -30,22 +31,19 @@ class Network:
         layers: Sequence[Layer],
         ranges: Mapping[str, Range],
         corrections: Mapping[str, Floats],
+        most: int,
         path: Path,
         threads: int,
+        stack: ExitStack,
     ) -> None:
         self.layers = layers
-        write_switched(floats, layers, ranges, corrections, path)
-        self.engine = Engine(ENGINE, path, threads)
-        self.closed = False
-
-    def close(self) -> None:
-        if not self.closed:
-            self.engine.close()
-        self.closed = True
+        write_switched(floats, layers, ranges, corrections, most, path)
+        self.engine = stack.enter_context(Engine(ENGINE, path, threads))
+        self.corrected = True
 
     def outputs(self, narrow: Collection[str], samples: Sequence[Arrays]) -> list[Arrays]:
         """What it gives for each sample where the layers called `narrow` multiply bytes."""
-        on = switches(self.layers, narrow)
+        on = switches(self.layers, narrow, self.corrected)
         return [self.engine.run({**sample, **on}) for sample in samples]
 
     def error(self, narrow: Collection[str], samples: Sequence[Arrays], wanted: Sequence[Arrays]) -> float:

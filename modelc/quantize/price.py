@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelc.errors import ConfigError
-from modelc.passes.machine import multiplied
+from modelc.frontend.quantize.weights import LARGEST
+from modelc.passes.machine import BYTES, multiplied
 from modelc.target import Target
 
 if TYPE_CHECKING:
@@ -28,6 +29,14 @@ def require_bytes(target: Target, tensorize: bool = True) -> None:
     raise ConfigError(
         f"precision int8: the target {target.name} {why}; compile with --precision f32, or for another target"
     )
+
+
+def limits_of_weights(target: Target) -> tuple[int, ...]:
+    """The largest weights to quantize with, the fastest first: where a target has no instruction that is exact for all
+    bytes, it may have one for smaller ones, which is faster than what it does with all."""
+    within = [getattr(unit, "within", None) for unit in multiplied(target) if unit.activations in BYTES]
+    smaller = {min(-low, high) for low, high in filter(None, within)} if None not in within else set()
+    return (*sorted(smaller, reverse=True), LARGEST)
 
 
 @dataclass(frozen=True)

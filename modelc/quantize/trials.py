@@ -71,14 +71,16 @@ def tried(
     floats: FloatModel,
     layers: Sequence[Layer],
     ranges: Mapping[str, Sequence[Range]],
+    most: int,
     samples: Sequence[Arrays],
     folder: Path,
     threads: int,
     say: Say,
 ) -> Alone:
-    """Which of the ranges of each value leaves the layers that read it with the least error, all layers alike."""
+    """Which of the ranges of each value leaves the layers that read it with the least error, all layers alike, where
+    their weights go from -most to most."""
     path = folder / "trials.onnx"
-    write_trials(floats, layers, ranges, path)
+    write_trials(floats, layers, ranges, most, path)
     squares: dict[tuple[str, int], float] = {}
     means: dict[tuple[str, int], Floats] = {}
     sizes = dict.fromkeys((layer.name for layer in layers), 0.0)

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from modelc.frontend.quantize.weights import LARGEST
+
 Floats = NDArray[np.float32]
 INT8, FLOAT32 = "int8", "float32"
 NAMED = 4  # layers that a note names
@@ -52,12 +54,13 @@ class LayerChoice:
 class Recipe:
     """`layers` of the model, in its order; the `ranges` of the values that those read which multiply bytes;
     `corrections`, what is added to their outputs by channel; `smoothed`, by value, what its channels are
-    divided by. `summary` says of the whole what was measured."""
+    divided by. Weights go from -largest_weight to that. `summary` says of the whole what was measured."""
 
     layers: tuple[LayerChoice, ...]
     ranges: Mapping[str, Range]
     corrections: Mapping[str, Floats] = field(default_factory=dict)
     smoothed: Mapping[str, Floats] = field(default_factory=dict)
+    largest_weight: int = LARGEST
     summary: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -81,6 +84,7 @@ class Recipe:
             "ranges": {name: vars(self.ranges[name]) for name in sorted(self.ranges)},
             "corrections": {name: _encoded(self.corrections[name]) for name in sorted(self.corrections)},
             "smoothed": {name: _encoded(self.smoothed[name]) for name in sorted(self.smoothed)},
+            "largest_weight": self.largest_weight,
             "summary": dict(self.summary),
         }
 
@@ -99,6 +103,7 @@ class Recipe:
             ranges,
             {name: _decoded(text) for name, text in tree["corrections"].items()},
             {name: _decoded(text) for name, text in tree["smoothed"].items()},
+            tree["largest_weight"],
             tree["summary"],
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +18,17 @@ from modelc.frontend.quantize.trials import rounded
 from modelc.frontend.quantize.write import shares_bytes
 from modelc.frontend.witness.surgery import save
 
+CORRECTED = "modelc:corrected"
 
-def switches(layers: Sequence[Layer], narrow: Collection[str]) -> dict[str, NDArray[np.bool_]]:
-    """The inputs with which the layers called `narrow` multiply bytes."""
+
+def switches(layers: Sequence[Layer], narrow: Collection[str], corrected: bool) -> dict[str, NDArray[Any]]:
+    """The inputs with which the layers called `narrow` multiply bytes, with their corrections or without."""
     values = {layer.rounded: False for layer in layers}
     for layer in layers:
         values[layer.rounded] |= layer.name in narrow
     by_layer = {_of_layer(layer): np.array(layer.name in narrow) for layer in layers}
-    return by_layer | {_of_value(name): np.array(on) for name, on in values.items()}
+    by_value = {_of_value(name): np.array(on) for name, on in values.items()}
+    return {**by_layer, **by_value, CORRECTED: np.array(corrected, np.float32)}
 
 
 def write_switched(
@@ -32,9 +36,11 @@ def write_switched(
     layers: Sequence[Layer],
     ranges: Mapping[str, Range],
     corrections: Mapping[str, NDArray[np.float32]],
+    most: int,
     output: Path,
 ) -> None:
-    """Writes the model with an input for each layer, and for each value that is rounded."""
+    """Writes the model with an input for each layer, for each value that is rounded, and for whether layers in bytes
+    have their `corrections` added. Their weights go from -most to most."""
     model = ModelProto()
     model.CopyFrom(floats.model)
     graph = model.graph
@@ -43,6 +49,7 @@ def write_switched(
         by_value.setdefault(layer.rounded, []).append(layer)
     for name in (*map(_of_layer, layers), *map(_of_value, by_value)):
         graph.input.append(helper.make_tensor_value_info(name, TensorProto.BOOL, []))
+    graph.input.append(helper.make_tensor_value_info(CORRECTED, TensorProto.FLOAT, []))
     layer_of = {layer.name: layer for layer in layers}
     nodes = list[NodeProto]()
     for value in graph.input:
@@ -56,7 +63,7 @@ def write_switched(
             if readers and switched is None and shares_bytes(readers, name):
                 copy.input[k] = f"{name}/either"
         if switched is not None:
-            copy = _switched(model, floats, switched, node, corrections.get(node.name))
+            copy = _switched(model, floats, switched, node, corrections.get(node.name), most)
         nodes.append(copy)
         for name in node.output:
             nodes += _rounding(model, name, ranges) if name in by_value else []
@@ -94,12 +101,12 @@ def _rounding(model: ModelProto, value: str, ranges: Mapping[str, Range]) -> lis
 
 
 def _switched(
-    model: ModelProto, floats: FloatModel, layer: Layer, node: NodeProto, added: NDArray[np.float32] | None
+    model: ModelProto, floats: FloatModel, layer: Layer, node: NodeProto, added: NDArray[np.float32] | None, most: int
 ) -> NodeProto:
     """A layer that multiplies what is rounded by weights that are, or as it is."""
     weights = floats.array(layer.weights)
     assert weights is not None
-    name = _constant(model, f"{layer.name}/rounded weights", rounded(weights, layer.axis))
+    name = _constant(model, f"{layer.name}/rounded weights", rounded(weights, layer.axis, most))
     on, off = NodeProto(), NodeProto()
     on.CopyFrom(node)
     off.CopyFrom(node)
@@ -111,7 +118,8 @@ def _switched(
         shape = (-1,) if layer.channels_last else (-1, *[1] * (weights.ndim - 2))
         correction = _constant(model, f"{layer.name}/correction", added.reshape(shape))
         output = f"{layer.y}/corrected"
-        nodes.append(helper.make_node("Add", [on.output[0], correction], [output]))
+        nodes.append(helper.make_node("Mul", [correction, CORRECTED], [f"{correction}/scaled"]))
+        nodes.append(helper.make_node("Add", [on.output[0], f"{correction}/scaled"], [output]))
     return _if(_of_layer(layer), nodes, output, [off], off.output[0], layer.y)
 
 

@@ -34,10 +34,10 @@ def trial(layer: Layer, number: int) -> Trial:
 
 
 def write_trials(
-    floats: FloatModel, layers: Sequence[Layer], ranges: Mapping[str, Sequence[Range]], output: Path
+    floats: FloatModel, layers: Sequence[Layer], ranges: Mapping[str, Sequence[Range]], most: int, output: Path
 ) -> None:
     """Writes the model with the outputs of a trial of each layer for each of the `ranges` of the value that is rounded
-    for it. The model's own outputs are left out."""
+    for it, its weights from -most to most. The model's own outputs are left out."""
     model = ModelProto()
     model.CopyFrom(floats.model)
     graph = model.graph
@@ -48,15 +48,15 @@ def write_trials(
         weights = floats.array(layer.weights)
         assert weights is not None
         writer.reference(layer)
-        rounded_weights = writer.constant(f"{layer.name}/trial/weights", rounded(weights, layer.axis))
+        rounded_weights = writer.constant(f"{layer.name}/trial/weights", rounded(weights, layer.axis, most))
         for number, stored in enumerate(ranges[layer.rounded]):
             writer.trial(layer, nodes[layer.name], trial(layer, number), stored, rounded_weights, weights.ndim)
     save(model, output)
 
 
-def rounded(weights: Floats, axis: int) -> Floats:
-    """Weights as float32 that are what their bytes mean."""
-    whole, scale = as_bytes(weights, axis)
+def rounded(weights: Floats, axis: int, most: int) -> Floats:
+    """Weights as float32 that are what their bytes, from -most to most, mean."""
+    whole, scale = as_bytes(weights, axis, most)
     return (whole * scale.reshape([-1 if k == axis else 1 for k in range(weights.ndim)])).astype(np.float32)
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-LARGEST = 127
+LARGEST = 127  # of a weight, where instructions multiply all bytes
 LARGEST_BIAS = 1 << 30
 
 
@@ -18,14 +18,14 @@ class Bytes(NamedTuple):
     scale: NDArray[np.float32]
 
 
-def as_bytes(weights: NDArray[np.float32], axis: int) -> Bytes:
-    """Weights as int8 from -127 to 127, their channels along `axis`."""
+def as_bytes(weights: NDArray[np.float32], axis: int, most: int = LARGEST) -> Bytes:
+    """Weights as int8 from -most to most, their channels along `axis`."""
     others = tuple(k for k in range(weights.ndim) if k != axis)
     largest = np.abs(weights).max(axis=others)
-    scale = (largest / np.float32(LARGEST)).astype(np.float32)
+    scale = (largest / np.float32(most)).astype(np.float32)
     scale[scale < np.finfo(np.float32).tiny] = np.float32(1)
     along = [-1 if k == axis else 1 for k in range(weights.ndim)]
-    whole = np.clip(np.rint(weights / scale.reshape(along)), -LARGEST, LARGEST).astype(np.int8)
+    whole = np.clip(np.rint(weights / scale.reshape(along)), -most, most).astype(np.int8)
     return Bytes(whole, scale)
 
 

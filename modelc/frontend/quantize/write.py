@@ -105,6 +105,7 @@ class _Writer:
 
     def __init__(self, floats: FloatModel, recipe: Recipe) -> None:
         self.floats, self.ranges, self.chosen = floats, recipe.ranges, recipe.narrow
+        self.most = recipe.largest_weight
         self.nodes = {node.name: node for node in floats.model.graph.node}
         self.behind: dict[str, list[NodeProto]] = {}  # by the value that they read
         self.first: list[NodeProto] = []
@@ -131,7 +132,7 @@ class _Writer:
         """Has a layer multiply bytes."""
         node, weights = self.nodes[layer.name], self.floats.array(layer.weights)
         assert weights is not None
-        whole, scale = as_bytes(weights, layer.axis)
+        whole, scale = as_bytes(weights, layer.axis, self.most)
         name = f"{layer.name}/weights"
         self._constant(f"{name}/bytes", whole)
         self._constant(f"{name}/scale", scale)
