@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +13,9 @@ from modelc.cli.fixing import data_option, given_data
 from modelc.cli.number import Finite
 from modelc.cli.output import complain, json_option, print_json, progress, say, show
 from modelc.cli.places import no_package, package_argument
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 SUFFIX = ".modelc"  # of what is a package among engines
 _FAILING = re.compile(r"(slower|kernel-slower):([0-9]{1,3}(?:\.[0-9]{1,3})?)%")
@@ -40,6 +44,7 @@ USAGE = "modelc bench PKG.modelc --against ort --model MODEL.onnx"
     "--seconds", metavar="S", type=Finite(0.1, MOST_SECONDS), default=3.0, show_default=True, help="Per engine."
 )
 @click.option("--peak", is_flag=True, help="Also the share of what this machine's units reach, timed by turns too.")
+@click.option("--counts", is_flag=True, help="Also the instructions of a run, of each package, by valgrind.")
 @click.option(
     "--fail-if",
     metavar="slower:3%",
@@ -56,6 +61,7 @@ def bench(
     threads: int,
     seconds: float,
     peak: bool,
+    counts: bool,
     fail_if: Sequence[str],
     inputs: Path | None,
     as_json: bool,
@@ -72,12 +78,15 @@ def bench(
         raise click.UsageError(f"--fail-if compares with a package: add --against OLD{SUFFIX}")
     data = given_data(inputs)
     judged: list[tuple[str, str, Slower | SlowerKernels]] = []
+    counted = _counted([str(package), *before], model, data) if counts else {}
     with progress("starting") as then:
         report = bench_package(package, engines, model, threads, seconds, then, peak, data)
         for other in before:
             for what, floor in floors.items():
                 judging = slower if what == "slower" else slower_kernels
                 judged.append((other, what, judging(package, other, floor, threads, seconds, data, then)))
+    if counts:
+        report["instructions"] = counted
     failed = any(verdict.slower for _, _, verdict in judged)
     if judged:
         report["fail_if"] = {other: {} for other in before}
@@ -95,6 +104,8 @@ def bench(
         rows.append((e["about"], *times, str(e["runs"]), "" if ratio is None else f"{ratio:.2f}"))
     show(("engine", "median ms", "p10", "p90", "runs", "time / modelc's"), rows)
     say(f"{threads} thread(s)")
+    for name, count in counted.items():
+        say(f"{count:,} instructions in a run of {name}")
     if peak:
         peaks = ", ".join(f"{dtype} {gflops:.0f}" for dtype, gflops in report["peak_gflops"].items())
         say(f"{report['peak_share']:.0%} of the peak: {peaks} GFLOP/s in this run")
@@ -103,6 +114,16 @@ def bench(
         said = f"{package} is {verdict.sentence()}" if is_whole else f"{package}: {verdict.sentence()}"
         say(f"{'FAILED' if verdict.slower else 'passed'}: {said}, beside {other}")
     return int(failed)
+
+
+def _counted(packages: Sequence[str], model: Path | None, data: Mapping[str, NDArray[Any]] | None) -> dict[str, int]:
+    """The instructions of a run of each package."""
+    from modelc.package import read_package
+    from modelc.verify.check import given_or_drawn
+    from modelc.verify.counts import instructions
+
+    feed = given_or_drawn(read_package(packages[0]), model, data)
+    return {name: instructions(name, feed) for name in packages}
 
 
 def _failing(text: str) -> tuple[str, float]:

@@ -1,6 +1,14 @@
 """Packages: what they are made of, writing, reading and checking them, running them for another machine."""
 
-from modelc.package.emulate import EmulatedRun, StepTime, check_described, emulated, run_emulated, run_package
+from modelc.package.emulate import (
+    EmulatedRun,
+    StepTime,
+    check_described,
+    emulated,
+    run_emulated,
+    run_package,
+    variant_for,
+)
 from modelc.package.emulators import emulator, lacking
 from modelc.package.form import Form
 from modelc.package.link import compile_kernel, link_kernel, runtime_objects
@@ -55,6 +63,7 @@ __all__ = [
     "run_emulated",
     "run_package",
     "runtime_objects",
+    "variant_for",
     "write_package",
     "write_verification",
 ]

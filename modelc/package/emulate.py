@@ -108,15 +108,15 @@ def run_emulated(
     variants = package.manifest.variants
     if not 0 <= variant < len(variants):
         raise InputError(f"variant {variant} was asked for; {path} has {len(variants)}")
-    plan, driver = variants[variant], _driver(package)
+    plan, before = variants[variant], driver(package)
     with TemporaryFolder("run") as name:
         given, taken = Path(name) / "inputs.bin", Path(name) / "outputs.bin"
-        given.write_bytes(b"".join(_bytes_of(tensor, inputs, package.manifest.padding) for tensor in plan.inputs))
+        given.write_bytes(input_bytes(package, variant, inputs))
         numbers = {"--threads": threads, "--variant": variant, "--repeat": repeat}
         flags = [part for flag, number in numbers.items() for part in (flag, str(number))] + ["--profile"] * profile
         if package.manifest.padding is not None:
             flags += ["--extents", *(str(n) for tensor in plan.inputs for n in np.shape(inputs[tensor.name]))]
-        command = [*driver, str(given), str(taken)]
+        command = [*before, str(given), str(taken)]
         if watch is None:
             said = _run([*command, *flags], timeout, package.path)
         else:
@@ -135,7 +135,7 @@ def run_emulated(
 
 def check_described(package: Package) -> None:
     """Raises PackageError if the manifest tells of other inputs or outputs than the library, or that does not open."""
-    said = _run([*_driver(package), "--describe"], 600.0, package.path)
+    said = _run([*driver(package), "--describe"], 600.0, package.path)
     codes = {dtype: str(code) for dtype, code in DTYPE_CODES.items()}
     wanted = [
         [str(number), kind, codes[tensor.dtype], *map(str, tensor.shape)]
@@ -150,7 +150,7 @@ def check_described(package: Package) -> None:
         )
 
 
-def _driver(package: Package) -> list[str]:
+def driver(package: Package) -> list[str]:
     """What runs the package, up to the arguments that say what to do."""
     target, linked = package.manifest.target, package.manifest.linked
     if linked.form.on is WASI:
@@ -162,6 +162,12 @@ def _driver(package: Package) -> list[str]:
     else:
         runner = _static_runner(package.path.resolve(), linked)
     return [*emulator(target.triple, target.features), str(runner), str(package.path), linked.prefix]
+
+
+def input_bytes(package: Package, variant: int, inputs: Mapping[str, NDArray[Any]]) -> bytes:
+    """What the driver reads the inputs of a variant from. Raises InputError where they do not fit."""
+    manifest = package.manifest
+    return b"".join(_bytes_of(tensor, inputs, manifest.padding) for tensor in manifest.variants[variant].inputs)
 
 
 def _bytes_of(tensor: TensorInfo, inputs: Mapping[str, NDArray[Any]], padding: Padding | None) -> bytes:

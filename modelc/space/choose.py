@@ -22,6 +22,7 @@ from modelc.space.sketches.phases import separate
 from modelc.target import Target
 
 DEFAULT = Policy()
+NARROWEST_BITS = 64  # of a vector: two lanes of float32
 MANY = 1 << 12  # of what is constructed, for who looks for one of a kind
 KEPT = 3  # of what is constructed in one Sketch: the second is for when the first is rejected
 OPTIMISM = 0.9  # of the seconds of what closed forms take: construction seldom comes below
@@ -102,6 +103,20 @@ class Schedules:
             if schedule.seconds > (1 + share) * best.seconds:
                 return
             yield schedule
+
+    def narrower(self, task: Task) -> Iterator[Constructed]:
+        """Everything that is constructed in vectors of half the lanes, a quarter, and so on: what is slower, and fills
+        packed constants up to fewer lanes. Their Candidates are for the target as it is."""
+        policy = replace(self.policy, winograd=False, strassen=False, tensorize=False)
+        bits = self.target.vector.bits // 2
+        while bits >= NARROWEST_BITS:
+            share = bits / self.target.vector.bits
+            peak = {dtype: share * rate for dtype, rate in self.target.peak.items()}  # at the same clock
+            vector = replace(self.target.vector, bits=bits)
+            target = replace(self.target, vector=vector, peak=peak, intrinsics=(), throughput={})
+            for sketch in families(task.canonical(), target, policy)[0]:
+                yield from constructed(sketch, target.cores, MANY)
+            bits //= 2
 
     def prefer(self, schedules: Mapping[str, Constructed]) -> None:
         """Makes chosen() try these Candidates first, by the Tasks' hashes; what a Task is estimated to take is as

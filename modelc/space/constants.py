@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -140,7 +141,9 @@ def _best_move(
 def _offers(reader: Reader, schedules: Schedules, all_of_them: bool) -> Iterator[tuple[Stored, Constructed]]:
     """Schedules of a Task with what they store, for each such the fastest."""
     best: dict[Stored, Constructed] = {}
-    every = schedules.near(reader.task, ANY_SECONDS) if all_of_them else schedules.ranked(reader.task)
+    every: Iterable[Constructed] = schedules.ranked(reader.task)
+    if all_of_them:
+        every = chain(schedules.near(reader.task, ANY_SECONDS), schedules.narrower(reader.task))
     for schedule in every:
         stored = _stored(reader, schedule.candidate)
         if stored not in best or schedule.seconds < best[stored].seconds:
