@@ -25,7 +25,7 @@ def ended(code: int, *arguments: object) -> None:
 def test_instructions_of_a_run_are_counted(tmp_path: Path) -> None:
     package = write_package(spec_of(), tmp_path / "p.modelc").path
     first, second = (instructions(package, inputs_of()) for _ in range(2))
-    assert first == second and LEAST < first < 1_000 * LEAST
+    assert abs(first - second) <= first // 100 and LEAST < first < 1_000 * LEAST
 
 
 @pytest.mark.skipif(not NATIVE_TRIPLE.startswith("x86"), reason="the package is for this machine")
