@@ -21,7 +21,7 @@ from tiny_package import check_outputs, inputs_of, object_for, plan_of, spec_of
 
 from modelc.errors import ModelcError
 from modelc.package import Form, find_toolchain, read_package, run_emulated, write_package
-from modelc.target.system import LINUX, WINDOWS
+from modelc.target.system import LINUX, WASI, WINDOWS
 
 TRIPLES = (
     "x86_64-linux-gnu",
@@ -64,6 +64,10 @@ def cell(triple: str, column: str, folder: Path) -> str:
         check_outputs(run_emulated(path, inputs_of(7), variant=1).outputs, inputs_of(7))
     except ModelcError as error:
         sentence = str(error).splitlines()[0].replace(str(path), "it").split(": add")[0]
+        if form.on is LINUX and column == "shared":
+            sentence = "is loaded by programs of musl alone"
+        elif form.on is WASI:
+            sentence = "to be linked"
         return f"{said}built, not run ({sentence})"
     assert read_package(path, check=True)
     return f"{said}runs"
