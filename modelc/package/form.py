@@ -56,6 +56,10 @@ class Form:
         system = system_of(triple) or LINUX
         bare = freestanding or libc == "none"
         freestanding = bare or not system.hosted
+        if libc == "musl" and system is not LINUX:
+            raise PackageError(
+                f"--libc musl is for Linux, and packages for {system.name} are free-standing: leave it out"
+            )
         if freestanding and libc not in ("", "none"):
             raise PackageError(f"a free-standing package has no C library: leave out --libc {libc}, or --freestanding")
         for kind in emit:

@@ -35,7 +35,11 @@ _ARM_CPUS = {
 
 def known_cpus(arch: Architecture) -> frozenset[str]:
     """LLVM's names of the CPUs that this code itself gives, which LLVM makes code for."""
-    named = {"x86_64": X86_64_LEVELS, "aarch64": ("generic", *_ARM_CPUS.values()), "riscv64": ("generic-rv64",)}
+    named = {
+        "x86_64": X86_64_LEVELS,
+        "aarch64": ("generic", "apple-m1", *_ARM_CPUS.values()),
+        "riscv64": ("generic-rv64",),
+    }
     return frozenset(named.get(arch.name, ("generic",)))
 
 

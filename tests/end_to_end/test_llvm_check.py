@@ -79,6 +79,7 @@ def test_shipped_targets_and_this_machine_are_not_asked_about(monkeypatch) -> No
 
 def test_every_cpu_that_is_not_asked_about_is_one_of_its_triple() -> None:
     like = {"x86_64": "x86-64-v3", "aarch64": "cortex-a72", "armv7": "armv7-neon", "riscv64": "riscv64-v"}
+    like["wasm32"] = "wasm32-simd"
     every = [(like[arch.name], cpu) for arch in ARCHITECTURES for cpu in sorted(known_cpus(arch))]
     program = (
         "import json, sys; from modelc.codegen.llvm_check import make_code\n"

@@ -161,7 +161,7 @@ def test_systems_are_asked_for_by_what_they_have() -> None:
     assert Form.of("net", triple="aarch64-macos").library == "libnet.dylib"
     assert Form.of("net", triple="wasm32-wasi").beside == ("net.mjs",)
     assert Form.of("net", triple="x86_64-linux-musl").emit == ("a",)
-    with pytest.raises(PackageError, match="leave out --libc musl"):
+    with pytest.raises(PackageError, match="--libc musl is for Linux"):
         Form.of("net", libc="musl", triple="wasm32-wasi")
     with pytest.raises(ToolchainError, match="cannot link for 'x86_64-freebsd'"):
         find_toolchain("x86_64-freebsd")

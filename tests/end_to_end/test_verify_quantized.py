@@ -47,7 +47,7 @@ def right(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_a_right_package_is_right_kernel_by_kernel(right: Compiled) -> None:
     report = right.verified(right.model, per_layer=True)
     assert report.passed and "without optimisations" in report.reference
-    assert len(report.layers) >= 4 and all(layer.passed for layer in report.layers)
+    assert len(report.layers) >= 3 and all(layer.passed for layer in report.layers)
     assert len(report.kernels) >= 4 and all(kernel.samples and kernel.worst < 0.7 for kernel in report.kernels)
     truth = in_float64(right.model, {"x": X})["y"]
     assert truth.dtype == np.float64 and len(np.unique(truth)) > 8

@@ -41,7 +41,12 @@ def test_every_operator_has_a_case() -> None:
     elsewhere |= {"LSTMStep", "GRUStep", "RNNStep", "StepsWithin"}  # test_recurrent.py
     elsewhere |= {"BitCast"}  # test_narrow.py
     elsewhere |= {"RandomKey", "RandomNormal", "RandomUniform"}  # test_random.py
-    elsewhere |= {"PackedMatMul"}  # test_packed_weights.py
+    elsewhere |= {
+        "PackedMatMul",
+        "PackedDot",
+        "QuantizeBlocks",
+        "RoundBlocks",
+    }  # test_packed_weights.py
     elsewhere |= {"Trees"}  # test_classical.py
     elsewhere |= {"SuppressBoxes", "ListBoxes", "Unique"}  # test_sizes.py
     elsewhere |= {"Bound"}  # test_bounds.py
