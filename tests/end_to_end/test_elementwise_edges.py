@@ -202,7 +202,7 @@ def of_ort(made: list[Case], dtype: str, arrays: dict[str, np.ndarray]) -> list[
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, "bool"])
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 def test_every_elementwise_operator_at_its_edges(dtype: str, tmp_path: Path) -> None:
     made = list(cases(dtype))
     some = edge_values(dtype)

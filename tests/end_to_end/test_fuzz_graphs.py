@@ -19,7 +19,7 @@ SLICES, CASES = 5, 20
 
 
 @pytest.mark.parametrize("part", range(SLICES))
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 def test_random_graphs_agree(part: int) -> None:
     native()
     report = Report(part)

@@ -41,7 +41,7 @@ def test_what_is_no_file_is_not_waited_for(seed: Seed, what: str) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(TEXTS)))
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(4)
 def test_texts_that_are_no_manifest(seed: Seed, number: int) -> None:
     for reader in QUICK:
         assert outcome_of(seed, reader, {"kind": "text", "value": number})[0] == "refused"

@@ -331,7 +331,7 @@ def a_zeroed_tap(weights: dict[str, np.ndarray]) -> None:
 ATTACKS = (one_weight, all_of_a_layer, a_bias_under_softmax, a_channel, two_channels, a_zeroed_tap)
 
 
-@pytest.mark.parametrize("target", ["native", "cortex-a76"])
+@pytest.mark.parametrize("target", ["native", pytest.param("cortex-a76", marks=pytest.mark.slow)])
 def test_wrong_weights_are_found_whatever_the_outputs_say(tmp_path: Path, target: str) -> None:
     from tiny_package import skip_without_tools
 

@@ -261,7 +261,7 @@ def test_lengths_are_those_of_sequences(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", MASKS)
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 def test_a_package_that_ignores_the_mask_is_refused(tmp_path: Path, what: str) -> None:
     right, wrong = written(tmp_path / "right.onnx", what), written(tmp_path / "wrong.onnx", what, ignored=True)
     modelc.compile(wrong, output=tmp_path / "wrong.modelc")

@@ -299,7 +299,7 @@ def compiled(name: str, folder: Path, **how: Any) -> Path:
 @pytest.mark.parametrize(
     "name", ["elementwise", "sums", "parts", "index_put", "filled up", "detector", "filtered", "limits"]
 )
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 def test_what_is_compiled(name: str, packages: Path) -> None:
     case = CASES[name]
     session, compared = ort.InferenceSession(saved(case, packages / f"{name}.onnx").read_bytes()), 0

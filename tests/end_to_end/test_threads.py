@@ -346,13 +346,13 @@ def test_bits_that_depend_on_how_a_loop_is_cut_are_noticed(tmp_path: Path, added
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.sweep(9)
+@pytest.mark.sweep(4)
 def test_every_kind_of_kernel(same_bits, every_step_shared: None, kind: str) -> None:
     same_bits(KINDS[kind], plain())
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: np.dtype(x).name)
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 def test_every_dtype(same_bits, every_step_shared: None, dtype: Any) -> None:
     same_bits(of_dtype(dtype), plain())
 
@@ -368,7 +368,7 @@ def test_strassen(same_bits, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", [plain, full])
 @pytest.mark.parametrize("kind", QUANTIZED)
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(2)
 def test_whole_numbers(same_bits, every_step_shared: None, kind: str, target: Callable[[], Target]) -> None:
     same_bits(QUANTIZED[kind], target())
 
@@ -390,7 +390,7 @@ def test_networks(same_bits, name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 def test_random_graphs(same_bits, every_step_shared: None, seed: int) -> None:
     model, feeds, _ = random_graphs.draw(seed)
     same_bits(lambda path: onnx.save(model, path), plain(), [feeds])

@@ -70,7 +70,7 @@ def model(folder: Path, name: str) -> Path:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", NODES)
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 def test_weights_of_all_signed_bytes_verify(tmp_path: Path, name: str, target: str) -> None:
     """Two products of 255 and 127 are more than 16 bits hold."""
     path = model(tmp_path, name)

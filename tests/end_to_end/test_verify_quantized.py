@@ -69,7 +69,7 @@ MUTANTS: dict[str, Callable[[Path, Path], Path]] = {
 
 
 @pytest.mark.parametrize("what", MUTANTS)
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 def test_what_is_quantized_otherwise_is_found(tmp_path: Path, right: Compiled, what: str) -> None:
     """One of the two is wrong: a kernel departs on the very inputs that the other's piece got."""
     layers = right.verified(MUTANTS[what](right.model, tmp_path / "other.onnx"), per_layer=True).layers

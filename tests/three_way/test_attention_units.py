@@ -88,7 +88,7 @@ def test_both_contractions_run_on_tile_registers(case, tmp_path):
 
 
 @pytest.mark.parametrize("case", [*EVEN.values(), *(CASES[name] for name in ODD)], ids=[*EVEN, *ODD])
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 def test_plain_vectors_multiply_unrounded_weights(case, tmp_path):
     """Where no intrinsic pays, weights are not rounded: what is stored as bfloat16 is widened once."""
     task = in_pairs(tmp_path, **case)

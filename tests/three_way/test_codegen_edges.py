@@ -116,7 +116,7 @@ def test_powers_by_a_constant_at_the_ends(tmp_path, exponent):
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("lanes", [1, 16])
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(2)
 def test_integers_at_their_edges(tmp_path, dtype, lanes):
     """All pairs of edges: no signal, and what NumPy gives."""
     some = edges(dtype)

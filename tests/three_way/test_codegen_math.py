@@ -232,7 +232,7 @@ def test_other_floats(tmp_path, dtype):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("lanes", [1, 3, 16])
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(4)
 def test_integer_operations(tmp_path, dtype, lanes):
     rng = np.random.default_rng(3)
     low, high = (0, 200) if dtype.startswith("u") else (-100, 100)

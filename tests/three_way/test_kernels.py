@@ -258,37 +258,37 @@ def named(rows: list[Row]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("case", "consts", "order"), named(CONVOLUTIONS))
-@pytest.mark.sweep(16)
+@pytest.mark.sweep(8)
 def test_convolution(case: Case, consts: tuple[int, ...], order: str) -> None:
     check(example(case, consts, order))
 
 
 @pytest.mark.parametrize(("case", "consts", "order"), named(CONTRACTIONS))
-@pytest.mark.sweep(12)
+@pytest.mark.sweep(6)
 def test_contraction(case: Case, consts: tuple[int, ...], order: str) -> None:
     check(example(case, consts, order))
 
 
 @pytest.mark.parametrize(("case", "consts", "order"), named(POOLS))
-@pytest.mark.sweep(12)
+@pytest.mark.sweep(6)
 def test_pool(case: Case, consts: tuple[int, ...], order: str) -> None:
     check(example(case, consts, order))
 
 
 @pytest.mark.parametrize(("case", "consts", "order"), named(REDUCTIONS))
-@pytest.mark.sweep(24)
+@pytest.mark.sweep(12)
 def test_reduction(case: Case, consts: tuple[int, ...], order: str) -> None:
     check(example(case, consts, order))
 
 
 @pytest.mark.parametrize(("case", "consts", "order"), named(MAPS))
-@pytest.mark.sweep(32)
+@pytest.mark.sweep(16)
 def test_map(case: Case, consts: tuple[int, ...], order: str) -> None:
     check(example(case, consts, order))
 
 
 @pytest.mark.parametrize(("case", "consts", "order"), named(MOVES))
-@pytest.mark.sweep(14)
+@pytest.mark.sweep(7)
 def test_move(case: Case, consts: tuple[int, ...], order: str) -> None:
     check(example(case, consts, order))
 
@@ -300,7 +300,7 @@ def sampled(cases: list[Case]) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", sampled(OPERATOR_CASES))
-@pytest.mark.sweep(60)
+@pytest.mark.sweep(30)
 def test_every_operator(case: Case) -> None:
     """What test_ops runs with NumPy, as kernels. Opaque Blocks beside others are made Tasks of their own elsewhere."""
     made = example(case)

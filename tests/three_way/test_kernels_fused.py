@@ -184,6 +184,6 @@ VIEWS = {
 
 @pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.parametrize("extra", [1, 16])
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(4)
 def test_views(name: str, extra: int) -> None:
     check(widened(VIEWS[name], extra))

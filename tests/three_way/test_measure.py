@@ -52,7 +52,7 @@ def measurer() -> Iterator[Measurer]:
 
 
 @pytest.mark.parametrize("name", TASKS)
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 def test_what_is_right_is_timed(name: str, measurer: Measurer) -> None:
     task = TASKS[name]
     subject = measurer.subject(task, cold_bytes=1 << 20)

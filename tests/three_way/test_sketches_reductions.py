@@ -42,7 +42,7 @@ RUN = {"softmax": 2, "softmax across rows": 1, "half": 1, "norm": 1, "whole": 2,
 
 
 @pytest.mark.parametrize("name", TASKS)
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 def test_random_points_are_accepted(name: str) -> None:
     task, names = TASKS[name]
     found = sketches(task, replace(TARGET, cores=4), Policy())

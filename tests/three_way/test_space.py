@@ -360,7 +360,7 @@ def resnet_task(size: int, c: int, o: int, k: int, stride: int) -> Task:
 
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("shape", RESNET, ids=str)
-@pytest.mark.sweep(20)
+@pytest.mark.sweep(10)
 def test_register_tiles_fill_the_registers(shape: tuple[int, int, int, int, int], name: str) -> None:
     """Accumulators, one row of operands and one broadcast, in vectors. Seven rows by seven (of pixels, or of Winograd's
     tiles) leave no tile that fills sixteen registers: there enough accumulators to keep every port busy will do."""

@@ -18,7 +18,7 @@ task every(x0) -> (y0) anchor every
 @pytest.mark.parametrize("dtype", ["float32", "float64", "uint8", "bool"])
 @pytest.mark.parametrize("step", range(2, MOST_STEP + 2))
 @pytest.mark.parametrize("count", [5, 16, 37])
-@pytest.mark.sweep(16)
+@pytest.mark.sweep(8)
 def test_nothing_is_read_beyond_the_last_lane(dtype: str, step: int, count: int) -> None:
     """The operand ends with the last element that is wanted."""
     for value in (f"x0[b, c * {step}]", f"x0[b, c * {step}] + x0[b, c * {step} + 1]"):

@@ -61,7 +61,7 @@ def here(name: str) -> Intrinsic:
 
 @pytest.mark.parametrize("case", [*EVEN, *RAGGED])
 @pytest.mark.parametrize("name", MINE)
-@pytest.mark.sweep(40)
+@pytest.mark.sweep(20)
 def test_blocks_nest_and_kernel_agree(name: str, case: str) -> None:
     one = here(name)
     task = contraction_of(one, (EVEN | RAGGED)[case])

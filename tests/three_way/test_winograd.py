@@ -203,7 +203,7 @@ def test_kernels_of_every_transform(shape) -> None:
         "transposed alone",
     ],
 )
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 def test_kernels_of_other_windows(task) -> None:
     """Every other transform, in one of the shapes by turns."""
     for number, m in enumerate(sizes_of(task)[::2]):

@@ -11,7 +11,7 @@ from modelc.layout.program import partition
 from modelc.ops import MEANINGS
 
 
-@pytest.mark.sweep(50)
+@pytest.mark.sweep(25)
 @pytest.mark.parametrize("seed", [*range(120), 828, 2056])
 def test_random_graphs(seed):
     made = Random(seed)
