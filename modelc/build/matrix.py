@@ -25,34 +25,27 @@ MAX_FILE = 1 << 20
 MOST_SAID = 40  # mistakes of one file
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 NAME = "modelc.yaml"
-SLOWDOWNS = ("max-slowdown", "max-kernel-slowdown")
+SLOWDOWNS = ("max-slowdown", "max-kernel-slowdown", "max-more-instructions")  # beside a baseline
 PARTS = ("params", "arena", "library")  # of a package that have a size
 
 
 @dataclass(frozen=True)
 class Gates:
-    """What is asked of a package: sizes in bytes; `ratios` by engine, at least so many times as fast; `slowdown`: the
-    share of the baseline's time by which it may be slower, `kernel_slowdown` by which a kernel of it may be; `drop`: by
-    how much a calibrated package may be worse than the float model, as a share."""
+    """What is asked of a package: sizes in bytes; `ratios` by engine, at least so many times as fast; `slowdowns` by
+    gate, the share of the baseline's by which time, that of a kernel, or instructions may be more; `drop`: by how much
+    a calibrated package may be worse than the float model, as a share."""
 
     verified: bool = True
     params: int | None = None
     library: int | None = None
     arena: int | None = None
     ratios: Mapping[str, float] = field(default_factory=dict)
-    slowdown: float | None = None
-    kernel_slowdown: float | None = None
+    slowdowns: Mapping[str, float] = field(default_factory=dict)
     drop: float | None = None
 
     @property
     def timed(self) -> bool:
         return bool(self.ratios) or bool(self.slowdowns)
-
-    @property
-    def slowdowns(self) -> dict[str, float]:
-        """The gates that compare with a baseline, by name."""
-        asked = zip(SLOWDOWNS, (self.slowdown, self.kernel_slowdown), strict=True)
-        return {gate: share for gate, share in asked if share is not None}
 
 
 @dataclass(frozen=True)
@@ -298,6 +291,7 @@ def _form(entry: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def _gates(entry: Mapping[str, Any]) -> Gates:
     sizes = {part: bytes_of(entry[f"max-{part}"]) for part in PARTS if f"max-{part}" in entry}
-    whole, kernel, drop = (share_of(entry[gate]) if gate in entry else None for gate in (*SLOWDOWNS, "max-drop"))
+    slowdowns = {gate: share_of(entry[gate]) for gate in SLOWDOWNS if gate in entry}
+    drop = share_of(entry["max-drop"]) if "max-drop" in entry else None
     ratios = entry.get("min-ratio", {})
-    return Gates(entry.get("verified", True), **sizes, ratios=ratios, slowdown=whole, kernel_slowdown=kernel, drop=drop)
+    return Gates(entry.get("verified", True), **sizes, ratios=ratios, slowdowns=slowdowns, drop=drop)

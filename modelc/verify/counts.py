@@ -19,6 +19,7 @@ from modelc.package.toolchain import native_machine
 from modelc.scratch import TemporaryFolder
 
 SECONDS = 3600
+NOISE = 1000  # instructions by which counts of one run differ: a program's way to its end is not always the same
 _COLLECTED = re.compile(r"Collected : (\d+)")
 
 

@@ -151,7 +151,7 @@ def test_gates_of_speed(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("modelc.build.gates.SECONDS", 0.1)
     monkeypatch.setattr("modelc.verify.slower.ROUNDS", 2)
     baseline = Path(shutil.copytree(copied / "out", copied / "before")) / "build.json"
-    gates = {"min-ratio": {"ort": 1e9}, "max-slowdown": 9.0, "max-kernel-slowdown": 9.0}
+    gates = {"min-ratio": {"ort": 1e9}, "max-slowdown": 9.0, "max-kernel-slowdown": 9.0, "max-more-instructions": "1%"}
     (copied / "modelc.yaml").write_text(yaml.safe_dump(tree(gates=gates)))
     small_sum(copied / "sum.onnx", 5.0)
     assert again(copied, "--only", f"*:{TARGET}", "--baseline", baseline) == 1
@@ -161,6 +161,12 @@ def test_gates_of_speed(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert by_gate["sum", "max-slowdown"]["outcome"] == "passed" and "noise" in by_gate["sum", "max-slowdown"]["said"]
     assert by_gate["sum", "max-kernel-slowdown"]["outcome"] == "passed"
     assert "none of 1 kernels is slower" in by_gate["sum", "max-kernel-slowdown"]["said"]
+    counted = by_gate["sum", "max-more-instructions"]
+    if shutil.which("valgrind") and not any(f.startswith("avx512") for f in host_target().features):
+        assert counted["outcome"] == "passed" and "instructions in a run" in counted["said"]
+        assert abs(counted["value"]) < 0.01
+    else:
+        assert counted["outcome"] == "skipped" and "valgrind" in counted["said"]
     assert by_gate["net", "min-ratio ort"]["outcome"] == "failed"
     assert "times as fast as ort, at least 1e+09 asked for" in by_gate["net", "min-ratio ort"]["said"]
 

@@ -72,7 +72,7 @@ def test_what_a_file_says() -> None:
     yunet, text = matrix.models
     assert yunet.path == Path("shop/yunet.onnx") and yunet.fixed == {"dims": {"batch": (1, 2)}}
     assert yunet.gates.params == 1_500_000 and yunet.gates.ratios == {"ort": 1.0}
-    assert yunet.gates.slowdown == pytest.approx(0.03) and text.gates.slowdown is None
+    assert yunet.gates.slowdowns == {"max-slowdown": pytest.approx(0.03)} and not text.gates.slowdowns
     assert text.fixed["constants"] == {"k": "shop/k.npy"}
     assert [target.label for target in text.targets] == ["mine"] and text.targets[0].name == "shop/mine.yaml"
     assert matrix.output == Path("shop/build")
