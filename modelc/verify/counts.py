@@ -19,12 +19,13 @@ from modelc.package.toolchain import native_machine
 from modelc.scratch import TemporaryFolder
 
 SECONDS = 3600
-NOISE = 1000  # instructions by which counts of one run differ: a program's way to its end is not always the same
+ENOUGH, MOST_RUNS = 10_000_000, 1000  # instructions counted at least: starting takes some thousand more or less
+NOISE = 20  # instructions by which counts of a run of little differ
 _COLLECTED = re.compile(r"Collected : (\d+)")
 
 
 def instructions(path: str | Path, inputs: Mapping[str, NDArray[Any]]) -> int:
-    """Of a run on one thread, without opening: what two runs take more than one. Raises ToolchainError where nothing
+    """Of a run on one thread, without opening: what more runs take more than one. Raises ToolchainError where nothing
     counts them here."""
     package = read_package(path, check=True)
     target = package.manifest.target
@@ -48,8 +49,13 @@ def instructions(path: str | Path, inputs: Mapping[str, NDArray[Any]]) -> int:
         out = f"--callgrind-out-file={folder / 'callgrind.out'}"
         files = [str(folder / "inputs.bin"), str(folder / "outputs.bin")]
         command = [valgrind, "--tool=callgrind", out, *driver(package), *files, "--variant", str(variant)]
-        one, two = (_collected([*command, "--repeat", str(count)], str(path)) for count in (1, 2))
-    return two - one
+
+        def collected(runs: int) -> int:
+            return _collected([*command, "--repeat", str(runs)], str(path))
+
+        one, two = collected(1), collected(2)
+        more = min(MOST_RUNS, ENOUGH // max(two - one, 1))
+        return two - one if more <= 1 else round((collected(1 + more) - one) / more)
 
 
 def _collected(command: list[str], path: str) -> int:
