@@ -24,7 +24,7 @@ task move(x0) -> (y0) anchor move
 
 @pytest.mark.parametrize("dtype", ["float32", "int32", "float64", "int64", "uint8", "bool"])
 @pytest.mark.parametrize("shape", [(16, 16), (64, 48), (37, 21), (5, 100), (100, 7), (14, 14), (2, 3), (18, 31)])
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(16)
 def test_transposed(shape, dtype):
     built = check(parse_task(MOVE.format(dtype=dtype, rows=shape[0], columns=shape[1])))
     squares = any("unroll" in s.tags.values() for s in built.candidate.blocks.values())
