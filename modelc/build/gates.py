@@ -96,27 +96,24 @@ def timed(
 def _slowdown(
     gate: str, floor: float, package: Package, baseline: Path, inputs: Arrays | None, say: Callable[[str], None]
 ) -> GateResult:
+    from modelc.verify.rounds import Pair
     from modelc.verify.slower import slower, slower_kernels
 
-    asked = package.path, baseline, floor, 1, SECONDS, inputs, say
     try:
         if sha256_of(package.path / MANIFEST) == sha256_of(baseline / MANIFEST):
             return GateResult(gate, PASSED, "the very package of the baseline", floor, 0.0)
-        if gate == "max-slowdown":
-            whole = slower(*asked)
-            said, failed, limit, share = whole.sentence(), whole.slower, whole.limit, whole.share
-        elif gate == "max-kernel-slowdown":
-            kernels = slower_kernels(*asked)
-            share = max((kernel.share for kernel in kernels.kernels.values()), default=0.0)
-            said, failed, limit = kernels.sentence(), kernels.slower, floor
-        else:
+        if gate == "max-more-instructions":
             said, share = _more_instructions(package, baseline, inputs)
-            failed, limit = share > floor, floor
+            failed = share > floor
+        else:
+            judging = slower if gate == "max-slowdown" else slower_kernels
+            verdict = judging(Pair.of(package.path, baseline, inputs), floor, 1, SECONDS, say)
+            said, share, failed = verdict.sentence(), verdict.share, verdict.slower
     except ToolchainError as error:
         return GateResult(gate, SKIPPED, str(error), floor)
     except (ModelcError, OSError) as error:
         return GateResult(gate, FAILED, str(error))
-    return GateResult(gate, FAILED if failed else PASSED, f"{said}, beside {baseline}", limit, share)
+    return GateResult(gate, FAILED if failed else PASSED, f"{said}, beside {baseline}", floor, share)
 
 
 def _more_instructions(package: Package, baseline: Path, inputs: Arrays | None) -> tuple[str, float]:

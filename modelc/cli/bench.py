@@ -68,10 +68,10 @@ def bench(
 ) -> int:
     """Times a package beside other engines, in alternating slices of one run."""
     from modelc.verify.bench import bench as bench_package
-
-    engines = [name.strip() for given in against for name in given.split(",") if name.strip()]
+    from modelc.verify.rounds import Pair
     from modelc.verify.slower import Slower, SlowerKernels, slower, slower_kernels
 
+    engines = [name.strip() for given in against for name in given.split(",") if name.strip()]
     floors = dict(map(_failing, fail_if))
     before = [name for name in dict.fromkeys(engines) if name.endswith(SUFFIX)]
     if floors and not before:
@@ -84,7 +84,8 @@ def bench(
         for other in before:
             for what, floor in floors.items():
                 judging = slower if what == "slower" else slower_kernels
-                judged.append((other, what, judging(package, other, floor, threads, seconds, data, then)))
+                pair = Pair.of(package, other, data)
+                judged.append((other, what, judging(pair, floor, threads, seconds, then)))
     if counts:
         report["instructions"] = counted
     failed = any(verdict.slower for _, _, verdict in judged)

@@ -149,7 +149,7 @@ def test_gates_say_the_cell_the_gate_and_the_amount(copied: Path, capsys) -> Non
 def test_gates_of_speed(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside ONNX Runtime, and beside the baseline: the very same package is not timed, another is."""
     monkeypatch.setattr("modelc.build.gates.SECONDS", 0.1)
-    monkeypatch.setattr("modelc.verify.slower.ROUNDS", 2)
+    monkeypatch.setattr("modelc.verify.rounds.ROUNDS", 2)
     baseline = Path(shutil.copytree(copied / "out", copied / "before")) / "build.json"
     gates = {"min-ratio": {"ort": 1e9}, "max-slowdown": 9.0, "max-kernel-slowdown": 9.0, "max-more-instructions": "1%"}
     (copied / "modelc.yaml").write_text(yaml.safe_dump(tree(gates=gates)))

@@ -15,8 +15,10 @@ import modelc
 from modelc.cli import main
 from modelc.compile.config import load_config
 from modelc.package import read_package
+from modelc.verify import rounds
 from modelc.verify import slower as judging
 from modelc.verify.diff import diff
+from modelc.verify.rounds import Measured, Pair
 from modelc.verify.slower import Slower
 
 
@@ -70,7 +72,7 @@ def test_bench_fails_where_it_is_asked_to(
 ) -> None:
     asked: list[float] = []
 
-    def judged(package: object, other: object, floor: float, *_: object) -> Slower:
+    def judged(pair: object, floor: float, *_: object) -> Slower:
         asked.append(floor)
         return Slower(0.1, 0.01, 0.03, is_slower, 3)
 
@@ -112,13 +114,13 @@ def test_a_kernel_is_slower_where_it_is_so_each_time(
     """Of kernels that take 2 % and 98 % of a run, with a noise of 1 %."""
     measurements = iter(seen)
 
-    def measured(*_: object) -> judging.Measured:
+    def measured(*_: object) -> Measured:
         shares = next(measurements)
-        return judging.Measured(shares, [0.01, 0.01], [0.02, 0.98])
+        return Measured(shares, [0.01, 0.01], [0.02, 0.98])
 
-    monkeypatch.setattr(judging._Pair, "measured", measured)
+    monkeypatch.setattr(Pair, "measured", measured)
     monkeypatch.setattr(judging, "_steps_by_nodes", lambda steps: {("a",): [0], ("b",): [1]})
-    verdict = judging.slower_kernels(pair[0], pair[1], 0.05)
+    verdict = judging.slower_kernels(Pair.of(*pair), 0.05)
     names = [step.name for step in read_package(pair[0]).manifest.variants[0].steps]
     assert set(verdict.kernels) == {names[k] for k in slow} and verdict.slower == bool(slow)
     assert ("of 2 kernels 1 slower" if slow else "none of 2 kernels") in verdict.sentence()
@@ -128,13 +130,13 @@ def test_a_kernel_is_slower_where_it_is_so_each_time(
 
 
 def test_kernels_of_the_same_nodes_are_timed_by_turns(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "ROUNDS", 2)
-    verdict = judging.slower_kernels(pair[0], pair[1], 9.0, seconds=0.1)
+    monkeypatch.setattr(rounds, "ROUNDS", 2)
+    verdict = judging.slower_kernels(Pair.of(*pair), 9.0, seconds=0.1)
     assert verdict.compared > 1 and not verdict.slower
 
 
 def test_two_packages_are_timed_by_turns(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """How long they take hangs on the machine: that three processes are timed, and an answer comes, does not."""
-    monkeypatch.setattr(judging, "ROUNDS", 2)
-    verdict = judging.slower(pair[0], pair[1], 9.0, seconds=0.1)
+    monkeypatch.setattr(rounds, "ROUNDS", 2)
+    verdict = judging.slower(Pair.of(*pair), 9.0, seconds=0.1)
     assert verdict.limit >= 9.0 and not verdict.slower and verdict.measurements == 1

@@ -9,8 +9,9 @@ from typing import ClassVar
 import pytest
 
 from modelc.errors import InputError
-from modelc.verify import slower as subject
-from modelc.verify.slower import BELIEVED, slower
+from modelc.verify import rounds as subject
+from modelc.verify.rounds import Pair
+from modelc.verify.slower import BELIEVED, Slower, slower
 
 
 class FakeEngine:
@@ -50,13 +51,17 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeEngine, "factors", {})
 
 
+def judged(floor: float) -> Slower:
+    return slower(Pair.of("new", "old"), floor)
+
+
 def test_what_is_the_same_passes_twenty_times_beside_a_busy_neighbour() -> None:
-    assert not any(slower("new", "old", 0.03).slower for _ in range(20))
+    assert not any(judged(0.03).slower for _ in range(20))
 
 
 def test_ten_per_cent_are_seen_and_said() -> None:
     FakeEngine.factors = {"new": 1.1}
-    verdict = slower("new", "old", 0.03)
+    verdict = judged(0.03)
     assert verdict.slower and verdict.measurements == BELIEVED and 0.07 < verdict.share < 0.13
     assert "slower, where more than" in verdict.sentence() and "measured 3 times" in verdict.sentence()
 
@@ -64,15 +69,15 @@ def test_ten_per_cent_are_seen_and_said() -> None:
 def test_what_lies_within_the_noise_is_no_regression(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeEngine, "noise", 0.1)
     FakeEngine.factors = {"new": 1.05}
-    assert not any(slower("new", "old", 0.01).slower for _ in range(20))
+    assert not any(judged(0.01).slower for _ in range(20))
 
 
 def test_what_is_not_said_again_is_not_believed() -> None:
     FakeEngine.factors = {"new": iter((1.2, 1.2, 1.0))}
-    verdict = slower("new", "old", 0.03)
+    verdict = judged(0.03)
     assert not verdict.slower and verdict.measurements == 3
 
 
 def test_the_floor_is_a_share() -> None:
     with pytest.raises(InputError, match="expected from 0 to 10"):
-        slower("new", "old", -1.0)
+        judged(-1.0)
