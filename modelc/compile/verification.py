@@ -49,9 +49,9 @@ def verify(
         if check not in EFFORTS:
             raise InputError(f"check is {check!r}; expected one of {', '.join(EFFORTS)}")
         read = read_package(package)
-        others = other_model(read, model)
-        notes = list(others)
-        if not others and (quantized := _as_quantized(read, Path(model), stack)) is not None:
+        differences = other_model(read, model)
+        notes = list(differences)
+        if not differences and (quantized := _as_quantized(read, Path(model), stack)) is not None:
             model, notes = quantized, ["the model is quantized as for the package, and compared so"]
         blueprints: tuple[Blueprint, ...] = ()
         try:
@@ -59,7 +59,7 @@ def verify(
         except TargetError as error:  # a user's intrinsics lie elsewhere
             notes.append(f"its kernels cannot be judged by themselves: {error}")
         except (ModelcError, InvalidIR) as error:
-            if not others:
+            if not differences:
                 raise
             notes.append(f"its kernels cannot be judged by that file, whose Tasks are others: {error}")
         if not read_choices(read):

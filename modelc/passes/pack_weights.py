@@ -13,6 +13,7 @@ up products of a block as whole numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -67,15 +68,7 @@ def _product(e: Editor, m: Match) -> str | None:
     w = _weights(e, m["w"]) if x.dtype == "float32" and len(x.shape) > 0 else None
     if w is None:
         return None
-    attrs: dict[str, Any] = {"bits": w.bits, "block": w.block}
-    constants = [("packed", packed(w.numbers, w.bits, w.block), "uint8"), ("scales", w.scales, "float32")]
-    first_zero = w.zeros.reshape(-1)[:1]
-    if (w.zeros == first_zero).all():
-        attrs["zero"] = float(first_zero.item())
-    else:
-        constants.append(("zeros", w.zeros, "uint8"))
-    names = (e.constant(data, f"{m['w']}_{name}", dtype) for name, data, dtype in constants)
-    return e.add("PackedMatMul", (m["x"], *names), attrs)
+    return _packed(e, "PackedMatMul", (m["x"],), m["w"], w, ("packed", packed(w.numbers, w.bits, w.block), "uint8"))
 
 
 def _dot(e: Editor, m: Match) -> str | None:
@@ -85,15 +78,19 @@ def _dot(e: Editor, m: Match) -> str | None:
     if w.bits not in (2, 4) or w.block != rounding.attrs["block"] or w.block * w.bits % 32:
         return None
     bytes_ = e.add_several("QuantizeBlocks", (rounding.inputs[0],), 3, {"block": w.block})
+    return _packed(e, "PackedDot", bytes_, m["w"], w, ("words", words(w.numbers, w.bits, w.block), "int32"))
+
+
+def _packed(e: Editor, op: str, x: Sequence[str], name: str, w: Weights, numbers: tuple[str, NDArray[Any], str]) -> str:
+    """A node that multiplies `x` by the weights `name`, whose `numbers` are stored so: (their name, data, dtype)."""
     attrs: dict[str, Any] = {"bits": w.bits, "block": w.block}
-    constants = [("words", words(w.numbers, w.bits, w.block), "int32"), ("scales", w.scales, "float32")]
+    constants = [numbers, ("scales", w.scales, "float32")]
     first_zero = w.zeros.reshape(-1)[:1]
     if (w.zeros == first_zero).all():
         attrs["zero"] = float(first_zero.item())
     else:
         constants.append(("zeros", w.zeros, "uint8"))
-    names = (e.constant(data, f"{m['w']}_{name}", dtype) for name, data, dtype in constants)
-    return e.add("PackedDot", (*bytes_, *names), attrs)
+    return e.add(op, (*x, *(e.constant(data, f"{name}_{part}", dtype) for part, data, dtype in constants)), attrs)
 
 
 def _weights(e: Editor, name: str) -> Weights | None:

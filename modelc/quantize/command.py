@@ -24,11 +24,11 @@ from modelc.frontend.witness.surgery import save
 from modelc.passes.machine import multiplied
 from modelc.quantize.cut import Cut, cut, ordered
 from modelc.quantize.measure import Drop, Measure, measure_of
-from modelc.quantize.network import Network, run_all
+from modelc.quantize.network import Network
 from modelc.quantize.price import Priced, limits_of_weights, priced, require_bytes
 from modelc.quantize.samples import Arrays, Samples, read_samples
 from modelc.quantize.smoothing import divisors_of
-from modelc.quantize.trials import Alone, possible_ranges, spread, tried
+from modelc.quantize.trials import Alone, possible_ranges, runs, spread, tried
 from modelc.scratch import TemporaryFolder
 from modelc.target import Target, load_target
 
@@ -124,8 +124,8 @@ class _Calibrating:
         judging = spread(self.samples.judging, MOST_JUDGED)
         say(f"{len(judging)} samples that are held back, in float32")
         watched = spread(samples, WATCHED)
-        every = run_all(plain, [*judging, *watched], self.threads)
-        wanted, right = every[: len(judging)], every[len(judging) :]
+        outputs = list(runs(plain, [*judging, *watched], self.threads))
+        wanted, right = outputs[: len(judging)], outputs[len(judging) :]
         measure = measure_of(self.calibration.metric, wanted, judging, class_scores(self.floats))
         smoothed, alone = self.smoothed(samples)
         layers = self.layers
@@ -252,7 +252,7 @@ class _Calibrating:
         path = self.folder / "quantized.onnx"
         write_quantized(self.model, recipe, path)
         self.say(f"the quantized model on {len(judging)} samples that are held back")
-        return measure.drop(run_all(path, judging, self.threads))
+        return measure.drop(list(runs(path, judging, self.threads)))
 
 
 def rounded(number: float) -> float:

@@ -16,12 +16,6 @@ from modelc.quantize.trials import ENGINE
 from modelc.verify.engine import Engine
 
 
-def run_all(model: Path, samples: Sequence[Arrays], threads: int) -> list[Arrays]:
-    """The outputs of a model for each sample, computed in float32 between what is rounded."""
-    with Engine(ENGINE, model, threads) as engine:
-        return [engine.run(sample) for sample in samples]
-
-
 class Network:
     """A model whose layers multiply bytes or not, with their corrections where it is `corrected`."""
 

@@ -34,7 +34,7 @@ def require_bytes(target: Target, tensorize: bool = True) -> None:
 def limits_of_weights(target: Target) -> tuple[int, ...]:
     """The largest weights to quantize with, the fastest first: where a target has no instruction that is exact for all
     bytes, it may have one for smaller ones, which is faster than what it does with all."""
-    within = [getattr(unit, "within", None) for unit in multiplied(target) if unit.activations in BYTES]
+    within = [unit.within for unit in multiplied(target) if unit.activations in BYTES]
     smaller = {min(-low, high) for low, high in filter(None, within)} if None not in within else set()
     return (*sorted(smaller, reverse=True), LARGEST)
 

@@ -4,7 +4,7 @@ off then."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,17 +52,13 @@ def possible_ranges(
     lows, highs = dict.fromkeys(values, math.inf), dict.fromkeys(values, -math.inf)
     numbers: dict[str, list[Floats]] = {value: [] for value in values}
     largest: dict[str, Floats] = {}
-    seen = spread(samples, MOST_SEEN)
-    with Engine(ENGINE, path, threads) as engine:
-        for k, sample in enumerate(seen):
-            say(f"ranges, sample {k + 1} of {len(seen)}")
-            outputs = engine.run(sample)
-            for value in values:
-                lows[value] = min(lows[value], float(outputs[low(value)]))
-                highs[value] = max(highs[value], float(outputs[high(value)]))
-                numbers[value].append(outputs[sampled(value)])
-            for value in ranks:
-                largest[value] = np.maximum(largest.get(value, 0), outputs[channels(value)])
+    for outputs in runs(path, spread(samples, MOST_SEEN), threads, lambda said: say(f"ranges, {said}")):
+        for value in values:
+            lows[value] = min(lows[value], float(outputs[low(value)]))
+            highs[value] = max(highs[value], float(outputs[high(value)]))
+            numbers[value].append(outputs[sampled(value)])
+        for value in ranks:
+            largest[value] = np.maximum(largest.get(value, 0), outputs[channels(value)])
     ranges = {value: ranges_of(lows[value], highs[value], joined(numbers[value])) for value in values}
     return ranges, largest
 
@@ -85,17 +81,13 @@ def tried(
     means: dict[tuple[str, int], Floats] = {}
     sizes = dict.fromkeys((layer.name for layer in layers), 0.0)
     seen = spread(samples, MOST_TRIED)
-    with Engine(ENGINE, path, threads) as engine:
-        for k, sample in enumerate(seen):
-            say(f"layers by themselves, sample {k + 1} of {len(seen)}")
-            outputs = engine.run(sample)
-            for layer in layers:
-                for number in range(len(ranges[layer.rounded])):
-                    names = trial(layer, number)
-                    key = layer.name, number
-                    squares[key] = squares.get(key, 0.0) + float(outputs[names.squares])
-                    means[key] = means.get(key, np.float32(0)) + outputs[names.means] / np.float32(len(seen))
-                sizes[layer.name] += float(outputs[trial(layer, 0).reference])
+    for outputs in runs(path, seen, threads, lambda said: say(f"layers by themselves, {said}")):
+        for layer in layers:
+            for number in range(len(ranges[layer.rounded])):
+                names, key = trial(layer, number), (layer.name, number)
+                squares[key] = squares.get(key, 0.0) + float(outputs[names.squares])
+                means[key] = means.get(key, np.float32(0)) + outputs[names.means] / np.float32(len(seen))
+            sizes[layer.name] += float(outputs[trial(layer, 0).reference])
 
     def error(layer: Layer, number: int) -> float:
         off = squares[layer.name, number]
@@ -110,6 +102,14 @@ def tried(
         {layer.name: math.sqrt(error(layer, chosen[layer.rounded])) for layer in layers},
         {layer.name: means[layer.name, chosen[layer.rounded]] for layer in layers},
     )
+
+
+def runs(model: Path, samples: Sequence[Arrays], threads: int, say: Say = lambda said: None) -> Iterator[Arrays]:
+    """The outputs of a model for each sample, computed in float32 between what is rounded."""
+    with Engine(ENGINE, model, threads) as engine:
+        for number, sample in enumerate(samples, 1):
+            say(f"sample {number} of {len(samples)}")
+            yield engine.run(sample)
 
 
 def spread(samples: Sequence[Arrays], most: int) -> list[Arrays]:

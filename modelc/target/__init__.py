@@ -1,7 +1,8 @@
 """Machines as data: the YAML schema, the shipped targets, probing this machine."""
 
 from modelc.target.cost import CostParameters
-from modelc.target.intrinsics import Intrinsic, parse_intrinsics, read_intrinsics, shipped_intrinsics
+from modelc.target.intrinsic import Intrinsic
+from modelc.target.intrinsics import parse_intrinsics, read_intrinsics, shipped_intrinsics
 from modelc.target.llvm import llvm_target
 from modelc.target.native import probe
 from modelc.target.peak import Peak, Unit, best_unit

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from modelc.ir.expr import Const, Expr, Load, Op, dtype_of
-from modelc.target.intrinsics import Intrinsic, Operand
+from modelc.target.intrinsic import Intrinsic, Operand
 
 _COMMUTES = ("add", "mul", "max", "min")
 

@@ -14,7 +14,8 @@ from modelc.errors import TargetError
 from modelc.target import strict_yaml
 from modelc.target.cost import CostParameters, cost_parameters
 from modelc.target.family import family_of
-from modelc.target.intrinsics import Intrinsic, named_intrinsics, shipped_intrinsics
+from modelc.target.intrinsic import Intrinsic
+from modelc.target.intrinsics import named_intrinsics, shipped_intrinsics
 from modelc.target.isa import ARCHITECTURES, Architecture, architecture, implied_features
 from modelc.target.section import WORD, Section, parse_yaml, read_text
 from modelc.target.system import LINUX, MUSL, SYSTEMS, WASI, system_of

@@ -24,7 +24,7 @@ from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, op, substitute, varia
 from modelc.ir.nest import Branch, For, Leaf, Region, Stmt
 from modelc.target import Intrinsic
 from modelc.target.binding import bindings
-from modelc.target.intrinsics import Operand
+from modelc.target.intrinsic import Operand
 
 Kind = tuple[str, tuple[int, ...]]  # an operand and its shape: a tile register has one as long as tiles are set up so
 Flat = Callable[[Load], Linear | Expr]  # an access -> its element offset, over the application's and outer variables

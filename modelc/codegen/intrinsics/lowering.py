@@ -27,6 +27,7 @@ from modelc.codegen.vectors import int32, moved, ramp
 from modelc.errors import TargetError
 from modelc.ir.block import compact_strides
 from modelc.ir.expr import DTYPES
+from modelc.target.intrinsic import Intrinsic, Operand, Tiles
 from modelc.target.intrinsic_code import (
     Binary,
     Bitcast,
@@ -40,7 +41,6 @@ from modelc.target.intrinsic_code import (
     Widen,
     calls,
 )
-from modelc.target.intrinsics import Intrinsic, Operand, Tiles
 
 _BINARY = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
 _LLVM_TYPES = {"float16": "half", "bfloat16": "bfloat", "float32": "float", "float64": "double"}

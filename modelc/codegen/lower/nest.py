@@ -62,7 +62,7 @@ from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, dtype_of, loads, 
 from modelc.ir.nest import Alloc, Branch, Call, For, Leaf, Nest, Prefetch, Stmt, phase_regions
 from modelc.ir.nest import walk as statements
 from modelc.target import Intrinsic
-from modelc.target.intrinsics import Operand
+from modelc.target.intrinsic import Operand
 
 STACK_BYTES = 1 << 14  # larger local storage is taken from the scratch of the thread; rows of tiles too: TVM aligns the
 # stack to 16 bytes, and each would lie across two lines

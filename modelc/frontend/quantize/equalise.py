@@ -42,8 +42,8 @@ def smoothable(floats: FloatModel) -> tuple[Smoothable, ...]:
     for layer in layers_of(floats):
         if layer.x == layer.rounded:
             readers.setdefault(layer.x, []).append(layer)
-    every = (_smoothable(floats, value, tuple(layers)) for value, layers in readers.items())
-    return tuple(place for place in every if place is not None)
+    places = (_smoothable(floats, value, tuple(layers)) for value, layers in readers.items())
+    return tuple(place for place in places if place is not None)
 
 
 def _smoothable(floats: FloatModel, value: str, layers: tuple[Layer, ...]) -> Smoothable | None:
@@ -116,14 +116,14 @@ def _channels_of(floats: FloatModel, layer: Layer) -> tuple[int, bool] | None:
 def largest_weights(floats: FloatModel, place: Smoothable) -> Floats | None:
     """The greatest magnitude of what each channel of the value is multiplied with; None where all that read it have
     weights of their own for each channel, so that any scale does."""
-    every = list[Floats]()
+    largest = list[Floats]()
     for layer in place.layers:
         counted, weights = _channels_of(floats, layer), floats.array(layer.weights)
         assert counted is not None and weights is not None
         if not counted[1]:
             along = 1 if layer.op == "Conv" else 1 - layer.axis
-            every.append(np.abs(weights).max(axis=tuple(k for k in range(weights.ndim) if k != along)))
-    return np.max(every, axis=0) if every else None
+            largest.append(np.abs(weights).max(axis=tuple(k for k in range(weights.ndim) if k != along)))
+    return np.max(largest, axis=0) if largest else None
 
 
 def applied(floats: FloatModel, smoothed: Mapping[str, Floats]) -> None:

@@ -116,28 +116,28 @@ def _name_nodes(model: onnx.ModelProto) -> None:
 
 def _constants_as_initializers(model: onnx.ModelProto) -> None:
     graph = model.graph
-    kept = list[NodeProto]()
+    nodes = list[NodeProto]()
     for node in graph.node:
         values = [a.t for a in node.attribute if a.name == "value" and a.type == AttributeProto.TENSOR]
         if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(values) != 1:
-            kept.append(node)
+            nodes.append(node)
             continue
         tensor = onnx.TensorProto()
         tensor.CopyFrom(values[0])
         tensor.name = node.output[0]
         graph.initializer.append(tensor)
-    given = {value.name for value in graph.output}
+    results = {value.name for value in graph.output}
     written = {t.name for t in graph.initializer}
-    for name in sorted(given & written):  # a graph gives what a node writes
+    for name in sorted(results & written):  # a graph gives what a node writes
         alias = f"{name}/constant"
         tensor = next(t for t in graph.initializer if t.name == name)
         tensor.name = alias
-        for node in kept:
+        for node in nodes:
             for k, read in enumerate(node.input):
                 node.input[k] = alias if read == name else read
-        kept.append(helper.make_node("Identity", [alias], [name], f"Identity:{name}"))
+        nodes.append(helper.make_node("Identity", [alias], [name], f"Identity:{name}"))
     del graph.node[:]
-    graph.node.extend(kept)
+    graph.node.extend(nodes)
 
 
 def _fold_batch_norms(floats: FloatModel) -> None:

@@ -32,7 +32,7 @@ from modelc.space.sketches.tensorized import (
     ragged,
 )
 from modelc.target import CostParameters, Target
-from modelc.target.intrinsics import Operand
+from modelc.target.intrinsic import Operand
 
 
 @dataclass(frozen=True)

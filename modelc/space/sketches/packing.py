@@ -13,7 +13,7 @@ from modelc.space.analysis.access import accesses
 from modelc.space.analysis.match import Match
 from modelc.space.sketches.parallel import SERIAL_POINTS, parallel_first
 from modelc.target import Target
-from modelc.target.intrinsics import Operand
+from modelc.target.intrinsic import Operand
 
 
 def packed_operand(match: Match, vector: str) -> tuple[Operand, str]:
