@@ -218,9 +218,11 @@ class _Calibrating:
         names = [layer.name for layer in self.layers]
         self.say("the price of float32")
         before = priced(self.run, plain, names)
-        every = Recipe(tuple(LayerChoice(name, INT8, 0, 0, 0) for name in names), alone.ranges, {}, smoothed, self.most)
+        all_narrow = Recipe(
+            tuple(LayerChoice(name, INT8, 0, 0, 0) for name in names), alone.ranges, {}, smoothed, self.most
+        )
         narrow = self.folder / "narrow.onnx"
-        write_quantized(self.model, every, narrow)
+        write_quantized(self.model, all_narrow, narrow)
         self.say("the price of bytes")
         return before, priced(self.run, narrow, names)
 

@@ -109,6 +109,7 @@ def test_a_block_that_is_not_full_is_real(tmp_path) -> None:
     [
         ("x86-64-v3", "vpmaddubsw", 16, 37, " z"),
         ("x86-64-v3", "vpmaddubsw", 128, 64, ""),
+        ("native", "", 64, 40, ""),
         ("cortex-a76", "sdot", 32, 20, " z"),
         ("armv7-neon", "", 32, 12, ""),
     ],
@@ -122,10 +123,22 @@ def test_activations_are_bytes_where_that_is_asked_for(tmp_path, target, instruc
     result = modelc.compile(path, target, tmp_path / "m.modelc", database=False)
     assert result.report.passed and all(output.distance.rms_rel < 1e-5 for output in result.report.outputs)
     (variant,) = read_package(result.path).manifest.variants
-    assert any(step.name.startswith("packeddot" if instruction else "packedmatmul") for step in variant.steps)
+    if target != "native":
+        assert any(step.name.startswith("packeddot" if instruction else "packedmatmul") for step in variant.steps)
     if instruction:
         code = disassembled(next(result.path.glob("*.so")), load_target(target).triple)
         assert any(text.startswith(instruction) for _, text in code)
+
+
+def test_vnni_multiplies_them_where_there_is_such(tmp_path) -> None:
+    """Its code is looked at; it is run where the machine has it, by the test above with `native`."""
+    known, attrs = weights(4, 32, 256, 64)
+    node = ms("MatMulNBits", "x B s", "y", **attrs, accuracy_level=4)
+    feeds = {"x": np.random.default_rng(1).standard_normal((1, 256)).astype(F)}
+    path = write(tmp_path / "m.onnx", [node], feeds, known, "y")
+    result = modelc.compile(path, "sapphire-rapids", tmp_path / "m.modelc", database=False, verify=False)
+    code = disassembled(next(result.path.glob("*.so")), load_target("sapphire-rapids").triple)
+    assert any(text.startswith("vpdpbusd") for _, text in code)
 
 
 def test_many_rows_are_rounded_as_well(tmp_path) -> None:

@@ -59,6 +59,20 @@ def test_growth_is_said_and_limits_are_kept(model: Path, tmp_path: Path) -> None
             np.testing.assert_allclose(small, opened.run({"x": feed})["y"], rtol=1e-3, atol=1e-4)
 
 
+def test_constants_that_fill_no_vector_are_stored_as_they_are(tmp_path: Path) -> None:
+    """20 channels are two and a half vectors: within 1.0x they are multiplied in narrower ones, and the package is
+    verified."""
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((48, 20)).astype(np.float32) / 7}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Relu", ["m"], ["y"])]
+    model = save(tmp_path / "net.onnx", nodes, {"x": [64, 48]}, {"y": [64, 20]}, weights)
+    free = compiled(model, tmp_path, max_params="100x", output=tmp_path / "free")
+    assert free.params_bytes > 4 * 48 * 20
+    runs = set(load_target(TARGET).features) <= set(load_target("native").features)
+    kept = compiled(model, tmp_path, max_params="1.0x", verify=runs)
+    assert kept.params_bytes == 4 * 48 * 20 == read_package(tmp_path / "p").manifest.params_bytes
+
+
 @pytest.mark.parametrize(
     ("limit", "sentence"),
     [
