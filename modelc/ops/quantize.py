@@ -198,33 +198,36 @@ def _tail(value: Value | None, keep: int) -> Callable[[Load], tuple[Expr, ...]]:
     return _one_or(value, at)
 
 
-def bounded(node: Node, block: Block) -> Block:
-    """The contraction with weights clamped between numbers that the attribute `within` gives, which passes set where
-    they are so: some instructions multiply no others exactly (modelc/target/intrinsics.py)."""
-    within = node.attrs.get("within")
-    if within is None:
-        return block
+def bounded(node: Node, inputs: Inputs, block: Block) -> Block:
+    """The contraction with activations and weights clamped between numbers that the attributes `activations_within` and
+    `within` give, which passes set where they are so: some instructions multiply no others exactly
+    (modelc/target/intrinsics.py), and numbers that are small can be added up before they are multiplied."""
+    bounds = {"x0": node.attrs.get("activations_within"), "x1": node.attrs.get("within")}
+    dtypes = {"x0": inputs[0], "x1": inputs[1]}
 
     def visit(e: Expr) -> Expr | None:
-        if not isinstance(e, Load) or e.buffer != "x1":
+        bound, value = (bounds.get(e.buffer), dtypes.get(e.buffer)) if isinstance(e, Load) else (None, None)
+        if bound is None or value is None:
             return None
-        least, largest = (const(int(bound), "int8") for bound in within)
+        least, largest = (const(int(number), value.dtype) for number in bound)
         return op("min", op("max", e, least), largest)
 
-    return block.mapped(visit)
+    return block.mapped(visit) if any(bounds.values()) else block
 
 
 def _conv_integer(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     x, w = required(node, inputs, 0), required(node, inputs, 1)
     per_channel = _one_or(given(inputs, 3), lambda load: load.indices[:1])
     zeros = {"x0": (2, _one_or(given(inputs, 2), lambda load: load.indices[1:2])), "x1": (3, per_channel)}
-    return Definition((), (renamed_output(bounded(node, centred(conv_block(node, x, w), inputs, zeros)), "y0"),))
+    block = centred(conv_block(node, x, w), inputs, zeros)
+    return Definition((), (renamed_output(bounded(node, inputs, block), "y0"),))
 
 
 def _matmul_integer(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     a, b = required(node, inputs, 0), required(node, inputs, 1)
     zeros = {"x0": (2, _tail(given(inputs, 2), -2)), "x1": (3, _tail(given(inputs, 3), -1))}
-    return Definition((), (renamed_output(bounded(node, centred(matmul_block(node, a, b), inputs, zeros)), "y0"),))
+    block = centred(matmul_block(node, a, b), inputs, zeros)
+    return Definition((), (renamed_output(bounded(node, inputs, block), "y0"),))
 
 
 def _scale_at(inputs: Inputs, k: int, at: Sequence[Expr], real: str) -> Expr:

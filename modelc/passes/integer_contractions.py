@@ -40,6 +40,7 @@ from modelc.passes.quantized import (
     narrowed,
     operand,
     padded,
+    promised,
     read_as_stored,
     refusal,
     restored,
@@ -183,8 +184,7 @@ class Integers:
             half = len(pads) // 2
             x = with_border(e, x, zero, [(0, 0), (0, 0), *zip(pads[:half], pads[half:], strict=True)])
             attrs["pads"] = (0,) * len(pads)
-        if units[0].within is not None:
-            attrs["within"] = units[0].within
+        attrs |= promised(to, units)
         total = e.add(operation, (x, e.constant(w, f"{name}_centred", WEIGHTS)), attrs)
         others = tuple(k for k in range(w.ndim) if k != columns)
         offset = -zero * w.astype(np.int64).sum(axis=others) + (0 if bias is None else bias)

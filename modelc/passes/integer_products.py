@@ -17,16 +17,17 @@ import numpy as np
 from modelc.ir.graph import Node
 from modelc.passes.machine import BYTES, WEIGHTS, Multiplied
 from modelc.passes.pattern import Editor
-from modelc.passes.quantized import SHIFT, Operand, shifted, stored, stored_as
+from modelc.passes.quantized import SHIFT, Operand, promised, shifted, stored, stored_as
 
 PLAIN_MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten")
 
 
 def product(e: Editor, x: Operand, w: Operand, units: Sequence[Multiplied]) -> str:
     """The float32 product of two quantized values that are both computed, one scale and zero point each."""
-    rows, rows_zero = as_bytes(e, x, stored_as(e.value(x.whole).dtype, units))
+    to = stored_as(e.value(x.whole).dtype, units)
+    rows, rows_zero = as_bytes(e, x, to)
     columns, columns_zero = as_bytes(e, w, WEIGHTS)
-    total = e.add("MatMulInteger", (rows, columns))
+    total = e.add("MatMulInteger", (rows, columns), promised(to, units))
     summed = e.shape(rows)[-1]
     if rows_zero:
         sums = times(e, summed_along(e, columns, len(e.shape(columns)) - 2), -rows_zero)

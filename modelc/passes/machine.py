@@ -9,6 +9,7 @@ from modelc.target import Target
 
 WEIGHTS = "int8"
 BYTES = ("int8", "uint8")
+LARGEST_BYTE = 255
 LEAST_GAIN = 1.2  # of an instruction beside float32, for what is quantized to pay: requantising, and wider copies
 WIDE = "int16"  # bytes less their zero point, for instructions that multiply no bytes
 
@@ -16,12 +17,14 @@ WIDE = "int16"  # bytes less their zero point, for instructions that multiply no
 @dataclass(frozen=True)
 class Multiplied:
     """What an instruction of the target multiplies: activations of a dtype (bytes, or WIDE) with int8 weights, `depth`
-    at a time, so many times as fast as float32. `within`: the least and the largest that weights may be."""
+    at a time, so many times as fast as float32. `within`: the least and the largest that weights may be;
+    `activations_within`: that activations may be."""
 
     activations: str
     depth: int
     speed: float = float("inf")
     within: tuple[int, int] | None = None
+    activations_within: tuple[int, int] | None = None
 
     @property
     def pays(self) -> bool:
@@ -57,20 +60,22 @@ ANY = Machine()
 def multiplied(target: Target) -> tuple[Multiplied, ...]:
     """The dtypes of activations that the target multiplies with int8, summed in int32: bytes, or where it has no
     instruction for all bytes, WIDE, and bytes with some weights."""
-    units: dict[tuple[str, tuple[int, int] | None], Multiplied] = {}
+    units: dict[tuple[str, tuple[int, int] | None, tuple[int, int] | None], Multiplied] = {}
     plain = target.lanes("float32") * target.fma_ports
     for intrinsic in target.available_intrinsics:
         operands = [o for o in intrinsic.operands if o != intrinsic.accumulator]
         if intrinsic.accumulator.dtype != "int32" or len(operands) != 2 or operands[1].dtype != WEIGHTS:
             continue
         a, w = operands
-        if a.dtype not in (*BYTES, WIDE) or a.within is not None:
+        holds = a.within is None or (a.dtype == WIDE and a.within[0] <= -LARGEST_BYTE and a.within[1] >= LARGEST_BYTE)
+        if a.dtype not in (*BYTES, WIDE) or not holds:
             continue
         depth = prod(i.extent for i in intrinsic.semantics.iters if i.reduce)
         depth = max(d.step for o in intrinsic.operands for d in o.digits) if intrinsic.tiles is not None else depth
-        speed, like = intrinsic.products * intrinsic.throughput / plain, units.get((a.dtype, w.within))
+        kind = a.dtype, w.within, a.within
+        speed, like = intrinsic.products * intrinsic.throughput / plain, units.get(kind)
         if like is not None:
             depth, speed = min(depth, like.depth), max(speed, like.speed)
-        units[a.dtype, w.within] = Multiplied(a.dtype, depth, speed, w.within)
+        units[kind] = Multiplied(a.dtype, depth, speed, w.within, a.within)
     every = tuple(units.values())
     return tuple(u for u in every if u.activations in BYTES and u.within is None) or every

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from modelc.ir.expr import DTYPES
 from modelc.ir.graph import Graph, Node, Value
-from modelc.passes.machine import BYTES, WEIGHTS, WIDE, Multiplied
+from modelc.passes.machine import BYTES, LARGEST_BYTE, WEIGHTS, WIDE, Multiplied
 from modelc.passes.pattern import Editor
 
 Array = NDArray[Any]
 SHIFT = 128  # between the numbers of int8 and uint8 that stand for the same
 LARGEST_SUM = (1 << 31) - 1
 LARGEST_EXACT = (1 << 24) - 1  # of the whole numbers up to which float32 has all
-LARGEST_BYTE = 255
 LEAST_CHANNELS = 8  # of an output: fewer do not fill a vector's lanes
 LEAST_ROWS = 4  # that read columns which are computed, for these to be put into an instruction's order
 MOVES = ("MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten")
@@ -42,6 +41,14 @@ def units_for(weights: Array | None, columns: int, units: Sequence[Multiplied]) 
     ends = (-SHIFT, SHIFT - 1) if whole is None else (int(whole.min(initial=0)), int(whole.max(initial=0)))
     exact = [u for u in units if u.bounds[0] <= ends[0] and ends[1] <= u.bounds[1]]
     return tuple(sorted(exact, key=lambda u: u.speed)[-1:])
+
+
+def promised(dtype: str, units: Sequence[Multiplied]) -> dict[str, tuple[int, int]]:
+    """The attributes of a contraction by `units` that say between which numbers its activations, of `dtype`, and its
+    weights are (ops/quantize.py)."""
+    (unit, *_) = [u for u in units if u.activations == dtype] or [Multiplied(dtype, 1)]
+    bounds = {"within": unit.within, "activations_within": unit.activations_within}
+    return {name: bound for name, bound in bounds.items() if bound is not None}
 
 
 # --- activations as they are multiplied ---------------------------------------------------------------------------

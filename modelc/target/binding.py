@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from modelc.ir.expr import Const, Expr, Load, Op, dtype_of
+from modelc.ir.expr import Const, Expr, Load, Op, clamped, dtype_of
 from modelc.target.intrinsic import Intrinsic, Operand
 
 _COMMUTES = ("add", "mul", "max", "min")
@@ -22,7 +22,7 @@ def _bound(
     """The ways in which `e` is `pattern`, as what each operand is; indices are not looked at."""
     if isinstance(pattern, Load):
         operand = kinds[pattern.buffer]
-        load = e if operand.within is None else _clamped(e, operand.within)
+        load = e if operand.within is None else _within(e, operand.within)
         if isinstance(load, Load) and dtypes[load.buffer] == operand.dtype:
             yield {**bound, pattern.buffer: load}
         return
@@ -43,13 +43,10 @@ def _bound(
         yield from matches
 
 
-def _clamped(e: Expr, within: tuple[int, int]) -> Expr | None:
-    """What `e` clamps to numbers between two bounds: min(max(X, LEAST), LARGEST)."""
-    for name, bound in (("min", within[1]), ("max", within[0])):
-        if not isinstance(e, Op) or e.name != name or not isinstance(e.args[1], Const) or e.args[1].value != bound:
-            return None
-        e = e.args[0]
-    return e
+def _within(e: Expr, within: tuple[int, int]) -> Expr | None:
+    """What `e` clamps to numbers between just these bounds."""
+    number, bounds = clamped(e)
+    return number if bounds == within else None
 
 
 def _plain(e: Expr, dtypes: Mapping[str, str]) -> Expr:

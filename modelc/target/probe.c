@@ -115,6 +115,7 @@ RUN(avx2_f32, "avx2-f32", EACH(AVX2_F32))
 #ifdef __AVX2__
 RUN(avx2_int8x64, "avx2-int8x64", vector t; EACH(AVX2_INT8X64))
 RUN(avx2_int16, "avx2-int16", vector t; EACH(AVX2_INT16))
+RUN(avx2_int16x16, "avx2-int16x16", vector t; EACH(AVX2_INT16))
 #endif
 #ifdef __AVXVNNI__
 RUN(avx_vnni, "avx-vnni", EACH(AVX_VNNI))

@@ -14,13 +14,13 @@ _FREE = {"cast", "select", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not
 def block_flops(block: Block) -> int:
     """Operations on values; a multiplication and the addition that combines it are two."""
     combining = len(block.body) if block.reduction else 0
-    counted = [op for e in block.body for op in _operations(e) if op.name not in _FREE and not _clamps_bytes(op)]
+    counted = [op for e in block.body for op in _operations(e) if op.name not in _FREE and not _bounds(op)]
     return block.points() * (combining + len(counted))
 
 
-def _clamps_bytes(e: Op) -> bool:
-    """Whether it says within which bounds bytes are, for an instruction that needs to know."""
-    return e.name in ("min", "max") and isinstance(e.args[1], Const) and e.args[1].dtype == "int8"
+def _bounds(e: Op) -> bool:
+    """Whether it says within which bounds small whole numbers are, for who needs to know."""
+    return e.name in ("min", "max") and isinstance(e.args[1], Const) and e.args[1].dtype in ("int8", "int16")
 
 
 def _operations(e: Expr) -> Iterator[Op]:

@@ -6,25 +6,31 @@ m + r have their points, and the transform of the input, in common; the kernel i
 are recovered by powers of them. Points that differ in sign make rows of the transforms that share most additions
 (sums.py). Of points whose powers are exact in float32, those of 7 and 9 are among the sets that round least (as
 Barabasz et al., Error Analysis and Improving the Accuracy of Winograd Convolution, 2020, search them), without 0.
+
+Whole numbers are transformed exactly: what divides the kernel's evaluations is left to the results, all of which are
+then divided by one power of two. There is one for the sets of three and four points.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
-from math import prod
+from math import lcm, prod
 
 from modelc.space.rules.sums import Matrix
 
 
 @dataclass(frozen=True)
 class Transform:
-    """The three matrices of F(m, r): input (B^T), kernel (G), output (A^T)."""
+    """The three matrices of F(m, r): input (B^T), kernel (G), output (A^T). Results are `divisor` times the sums, a
+    power of two, which is 1 but for whole numbers."""
 
     input: Matrix
     kernel: Matrix
     output: Matrix
+    divisor: int = 1
 
 
 ALONE = Transform(((1,),), ((1,),), ((1,),))  # F(1, 1)
@@ -40,6 +46,7 @@ _POINTS: dict[int, tuple[float, ...]] = {
     9: (1 / 4, -1 / 4, 5 / 8, -5 / 8, 5 / 4, -5 / 4, 2, -2),
 }
 TAPS = (2, 3, 4, 5)  # r
+DENOMINATORS = 1 << 10  # above all of what divides the kernel's evaluations
 
 
 def sizes(taps: int) -> tuple[int, ...]:
@@ -58,6 +65,21 @@ def transform(m: int, taps: int) -> Transform:
     output = [(*(p**k for p in points), 0 if k < m - 1 else 1) for k in range(m)]
     at_infinity = (*[0] * (taps - 1), 1)
     return Transform((*data, _polynomial(points)), (*kernel, at_infinity), tuple(output))
+
+
+@cache
+def whole_transform(m: int, taps: int) -> Transform | None:
+    """The matrices of F(m, taps) of whole numbers alone; None where results had to be divided by no power of two."""
+    real = transform(m, taps)
+    scales = [Fraction(row[0] or row[-1]).limit_denominator(DENOMINATORS) for row in real.kernel]
+    divisor = lcm(*(scale.denominator for scale in scales))
+    if divisor & (divisor - 1) or any(x != int(x) for row in real.input for x in row):
+        return None
+    kernel = tuple(tuple(x / float(scale) for x in row) for row, scale in zip(real.kernel, scales, strict=True))
+    output = tuple(
+        tuple(x * float(scale * divisor) for x, scale in zip(row, scales, strict=True)) for row in real.output
+    )
+    return Transform(real.input, kernel, output, divisor)
 
 
 def _polynomial(roots: Sequence[float]) -> tuple[float, ...]:

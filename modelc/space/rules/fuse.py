@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from modelc.ir.affine import bounds, simplify
 from modelc.ir.block import Block, Iter, Task
-from modelc.ir.expr import OPERATIONS, Expr, Load, Op, Var, op, rewrite, uncast, variables
+from modelc.ir.expr import OPERATIONS, Expr, Load, Op, Var, factors_of, op, rewrite, variables
 from modelc.space.rules.rule import DoesNotApply, plain_block, replaced
 
 
@@ -33,7 +33,10 @@ def factors(task: Task, block: Block) -> tuple[Load, Load] | None:
     body = block.body[0]
     if block.aggregation != "add" or len(block.body) > 1 or not isinstance(body, Op) or body.name != "mul":
         return None
-    a, b = map(uncast, body.args)
+    multiplied = factors_of(body)
+    if len(multiplied) != 2:
+        return None
+    a, b = multiplied
     if not isinstance(a, Load) or not isinstance(b, Load):
         return None
     data, constant = (b, a) if a.buffer in task.constants else (a, b)

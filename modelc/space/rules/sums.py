@@ -37,13 +37,13 @@ class Shared:
         return len(self.pairs) + sum(len(terms) - 1 for terms in self.sums)
 
 
-def matrix_times(matrix: Matrix, values: Sequence[Expr]) -> tuple[Expr, ...]:
-    """For each row of `matrix` the sum of row[k] * values[k], without the zeros, in float32; no row is all zeros."""
+def matrix_times(matrix: Matrix, values: Sequence[Expr], dtype: str = "float32") -> tuple[Expr, ...]:
+    """For each row of `matrix` the sum of row[k] * values[k], without the zeros, in `dtype`; no row is all zeros."""
     available = list(values)
     sharing = shared(matrix)
     for first, second, a, b in sharing.pairs:
-        available.append(_sum([(available[first], a), (available[second], b)]))
-    return tuple(_sum([(available[number], factor) for number, factor in terms]) for terms in sharing.sums)
+        available.append(_sum([(available[first], a), (available[second], b)], dtype))
+    return tuple(_sum([(available[number], factor) for number, factor in terms], dtype) for terms in sharing.sums)
 
 
 @cache
@@ -81,10 +81,10 @@ def _taken_out(a: float, b: float) -> float:
     return a if frexp(a)[0] == 0.5 and 1 not in (a, b) else 1.0
 
 
-def _sum(terms: Sequence[tuple[Expr, float]]) -> Expr:
+def _sum(terms: Sequence[tuple[Expr, float]], dtype: str) -> Expr:
     result: Expr | None = None
     for value, factor in terms:
-        term = value if abs(factor) == 1 else op("mul", value, Const(abs(factor), "float32"))
+        term = value if abs(factor) == 1 else op("mul", value, Const(abs(factor), dtype))
         if result is None:
             result = term if factor > 0 else op("neg", term)
         else:

@@ -22,7 +22,10 @@ added up like those of more channels, and transformed back once. A window of 3 t
 phase and one, with a zero, in the other: 1.78 times fewer products (m = 8); one of 7 taps has four and three: 5.4 times
 (m = 6).
 
-All of this is in float32, whatever input and kernel are stored as. Rounding errors grow with m: to about 1e-6 (m = 2),
+Whole numbers that are summed in int32 stay whole: transformed tiles and kernels are int16, and results are shifted by
+what the matrices were multiplied with to be whole. Only sizes are taken that are exact (windows.py).
+
+All else is in float32, whatever input and kernel are stored as. Rounding errors grow with m: to about 1e-6 (m = 2),
 1e-5 (m = 6) and 3e-5 (m = 7) of the largest output, if 256 channels are summed.
 """
 
@@ -40,10 +43,10 @@ from modelc.ir.affine import bounds, linear, simplify
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
 from modelc.ir.expr import Const, Expr, Load, Var, cast, op, select, substitute, variables
 from modelc.ir.layout import Layout, stored_in
-from modelc.space.rules.filters import ALONE, Transform, sizes, transform
+from modelc.space.rules.filters import ALONE, Transform, transform, whole_transform
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.sums import matrix_times
-from modelc.space.rules.windows import Window, Windows, windows
+from modelc.space.rules.windows import Window, Windows, tile_sizes, windows
 
 KERNELS = 1 << 12  # that are transformed at once: what is between fits the caches
 # tile rows and columns, points of a transformed tile and of a tile, rows and columns of phases by dilation, by stride
@@ -56,8 +59,8 @@ def winograd_rule(task: Task, block: str, m: int) -> Task:
     slid = windows(task, anchor) if isinstance(anchor, Block) else None
     if slid is None or not isinstance(anchor, Block):
         raise DoesNotApply(f"block {block} has no window of so few taps")
-    if m not in sizes(slid.taps):
-        raise DoesNotApply(f"there is no F({m}, {slid.taps}); m is one of {', '.join(map(str, sizes(slid.taps)))}")
+    if m not in (every := tile_sizes(anchor, slid)):
+        raise DoesNotApply(f"there is no F({m}, {slid.taps}); m is one of {', '.join(map(str, every)) or 'none'}")
     later = task.blocks[task.blocks.index(anchor) + 1 :]
     (write,) = anchor.writes
     consumers = [b for b in later if isinstance(b, Block) and any(r.buffer == write.buffer for r in b.reads)]
@@ -70,7 +73,7 @@ def winograd_rule(task: Task, block: str, m: int) -> Task:
 
 def error_bound(task: Task, block: str, m: int) -> float:
     """By how much an element of F(m x m, r x r) may differ from the exact sum, times the largest input times the
-    largest kernel element (magnitudes), in float32.
+    largest kernel element (magnitudes), in float32; 0 of whole numbers.
 
     To first order: every rounding is at most u = 2^-24 of what |A|^T [(|G| g |G|^T) * (|B|^T d |B|)] |A| gives for
     g = d = 1, summed over the other reduction iterators (Higham, Accuracy and Stability, section 3.5). There are one
@@ -79,6 +82,8 @@ def error_bound(task: Task, block: str, m: int) -> float:
     anchor = task.block(block)
     slid = windows(task, anchor) if isinstance(anchor, Block) else None
     assert slid is not None and isinstance(anchor, Block)
+    if slid.largest is not None:
+        return 0.0
     summed = prod(i.extent for i in anchor.reduction if i.name not in {w.tap for w in slid.both})
     summed *= prod(w.stride for w in slid.both)
     matrices = transform(m, slid.taps)
@@ -134,7 +139,8 @@ class _Winograd:
         while taken & {name + suffix for name in _ITERATORS}:
             suffix += "_"
         th, tw, e, f, i, j, *phases = (name + suffix for name in _ITERATORS)
-        ranges, both, matrices = anchor.ranges, slid.both, transform(m, slid.taps)
+        ranges, both, matrices = anchor.ranges, slid.both, transform_of(slid, m)
+        self.transformed, self.summed = ("float32", "float32") if slid.largest is None else ("int16", "int32")
         tiles = [-(-ranges[w.spatial] // (w.dilation * m)) for w in both]
         high = _Side(slid.high, th, e, i, tiles[0], matrices)
         wide = _Side(slid.wide, tw, f, j, tiles[1], matrices) if slid.wide else _Side(None, tw, f, j, 1, ALONE)
@@ -159,7 +165,6 @@ class _Winograd:
 
     def task(self) -> Task:
         old, anchor, (high, wide) = self.old, self.anchor, self.sides
-        dtype = "float32"
         pad, padded = self.pad()
         windowed = [w.input_dim for w in self.slid.both]
         outer = [d for d in range(len(self.data.indices)) if d not in windowed]
@@ -185,14 +190,20 @@ class _Winograd:
             self.name("rows"),
             (*iters, *tiles, Iter(wide.element, wide.points)),
             tuple(Load(half, (Const(e), Var(wide.element), *at)) for e in range(high.points)),
-            matrix_times(high.transform.input, [tile(Const(i), Var(wide.element)) for i in range(high.points)]),
+            matrix_times(
+                high.transform.input,
+                [tile(Const(i), Var(wide.element)) for i in range(high.points)],
+                self.transformed,
+            ),
         )
         columns = Block(
             self.name("columns"),
             (*iters, *tiles, Iter(high.point, high.points)),
             tuple(Load(whole, (Var(high.point), Const(f), *at)) for f in range(wide.points)),
             matrix_times(
-                wide.transform.input, [Load(half, (Var(high.point), Const(j), *at)) for j in range(wide.points)]
+                wide.transform.input,
+                [Load(half, (Var(high.point), Const(j), *at)) for j in range(wide.points)],
+                self.transformed,
             ),
         )
         product, sums = self.product(whole, outer)
@@ -206,19 +217,13 @@ class _Winograd:
             self.name("gather"),
             (*others, *tiles, Iter(wide.point, wide.points)),
             tuple(Load(parts, (Const(i), Var(wide.point), *spot)) for i in range(high.m)),
-            matrix_times(
-                high.transform.output,
-                [Load(sums.name, (Const(e), Var(wide.point), *spot)) for e in range(high.points)],
-            ),
+            self.results(high, [Load(sums.name, (Const(e), Var(wide.point), *spot)) for e in range(high.points)]),
         )
         scatter = Block(
             self.name("scatter"),
             (*others, *tiles, Iter(high.element, high.m)),
             tuple(Load(result, (Var(high.element), Const(j), *spot)) for j in range(wide.m)),
-            matrix_times(
-                wide.transform.output,
-                [Load(parts, (Var(high.element), Const(f), *spot)) for f in range(wide.points)],
-            ),
+            self.results(wide, [Load(parts, (Var(high.element), Const(f), *spot)) for f in range(wide.points)]),
         )
         shapes = tuple(i.extent for i in (*others, *tiles))
         buffers = [b for b in old.buffers if b.name not in (write.buffer, self.kernel.buffer)]
@@ -226,19 +231,25 @@ class _Winograd:
         at_kernel = old.buffers.index(kernel)
         every = (high.points, wide.points)
         shape = (*every, *self.kernel_shape())
-        buffers.insert(at_kernel, replace(kernel, dtype=dtype, shape=shape, layout=Layout()))
+        buffers.insert(at_kernel, replace(kernel, dtype=self.transformed, shape=shape, layout=Layout()))
         buffers += [
             padded,
-            Buffer(half, dtype, (*every, *lead, high.tiles, wide.tiles), arranged),
-            Buffer(whole, dtype, (*every, *lead, high.tiles, wide.tiles), arranged),
+            Buffer(half, self.transformed, (*every, *lead, high.tiles, wide.tiles), arranged),
+            Buffer(whole, self.transformed, (*every, *lead, high.tiles, wide.tiles), arranged),
             sums,
-            Buffer(parts, dtype, (high.m, wide.points, *shapes), stored_out),
-            Buffer(result, dtype, (high.m, wide.m, *shapes), stored_out),
+            Buffer(parts, self.summed, (high.m, wide.points, *shapes), stored_out),
+            Buffer(result, self.summed, (high.m, wide.m, *shapes), stored_out),
         ]
         earlier, later = old.blocks[: old.blocks.index(anchor)], old.blocks[old.blocks.index(anchor) + 1 :]
         after = [self.consumer(b, result) if write.buffer in b.buffers_read else b for b in later]
         blocks: list[AnyBlock] = [*earlier, pad, rows, columns, product, gather, scatter, *after]
         return replace(old, blocks=tuple(blocks), buffers=tuple(buffers), anchor=anchor.name)
+
+    def results(self, side: _Side, values: Sequence[Expr]) -> tuple[Expr, ...]:
+        """What the output's matrix makes of `values` along one side, less the factor that whole numbers have."""
+        sums = matrix_times(side.transform.output, values, self.summed)
+        bits = side.transform.divisor.bit_length() - 1
+        return tuple(op("shr", x, Const(bits, self.summed)) for x in sums) if bits else sums
 
     def result_layout(self, names: Sequence[str]) -> Layout:
         """The layout of a buffer of (point, point, the anchor's iterators `names`...): points outermost, the rest in
@@ -299,19 +310,19 @@ class _Winograd:
             within = op("add", self.read_by(window, Var(names[d])), self.low[d])
             at[d] = within if window.offset == Const(0) else op("add", within, window.offset)
         value: Expr = Load(source.name, tuple(at))
-        value = value if source.dtype == "float32" else cast("float32", value)
+        value = value if source.dtype == self.transformed else cast(self.transformed, value)
         for index, extent in reversed(list(zip(at, source.shape, strict=True))):
             limits = bounds(index, {i.name: i.extent for i in iters})
             if limits is None or limits[1] >= extent:
-                value = select(op("lt", index, extent), value, Const(0.0, "float32"))
+                value = select(op("lt", index, extent), value, Const(0, self.transformed))
             if limits is None or limits[0] < 0:
-                value = select(op("ge", index, 0), value, Const(0.0, "float32"))
+                value = select(op("ge", index, 0), value, Const(0, self.transformed))
         name = self.name(f"{source.name}_padded")
         written = Load(name, tuple(Var(i.name) for i in iters))
         block = Block(self.name(f"pad_{source.name}"), iters, (written,), (value,))
         order, before = source.layout.permutation or range(len(names)), len(self.own)
         layout = stored_in([*range(before), *(before + d for d in order)])
-        return block, Buffer(name, "float32", tuple(i.extent for i in iters), layout)
+        return block, Buffer(name, self.transformed, tuple(i.extent for i in iters), layout)
 
     def product(self, whole: str, outer: Sequence[int]) -> tuple[Block, Buffer]:
         """The Block itself over transformed tiles: the windows are gone, the points of the tile are batch iterators, as
@@ -331,8 +342,9 @@ class _Winograd:
         sums = self.name("products")
         write = Load(sums, (*batch, *(Var(i.name) for i in spatial), *place))
         shape = tuple(i.extent for i in (*points, *spatial, *tiles))
-        block = Block(anchor.name, (*points, *spatial, *tiles, *reduction), (write,), (op("mul", data, kernel),), "add")
-        return block, Buffer(sums, "float32", shape)
+        factors = (x if self.transformed == self.summed else cast(self.summed, x) for x in (data, kernel))
+        iters = (*points, *spatial, *tiles, *reduction)
+        return Block(anchor.name, iters, (write,), (op("mul", *factors),), "add"), Buffer(sums, self.summed, shape)
 
     def consumer(self, block: AnyBlock, result: str) -> AnyBlock:
         """A consumer over tiles: h, w become th * m + i, tw * m + j (times the dilation, plus the phase); parts beyond
@@ -381,15 +393,16 @@ class _Winograd:
 
 
 def transformed_kernel(task: Task, name: str, data: NDArray[Any], block: str, m: int) -> NDArray[Any]:
-    """What constant `name` holds after winograd_rule(task, block, m): G g G^T for the kernel, computed in float64, of
-    shape (points, points, what has a kernel of its own, other dimensions); any other constant as it is."""
+    """What constant `name` holds after winograd_rule(task, block, m): G g G^T for the kernel, of shape (points, points,
+    what has a kernel of its own, other dimensions), computed in float64, which has whole numbers exactly; any other
+    constant as it is."""
     anchor = task.block(block)
     assert isinstance(anchor, Block)
     slid = windows(task, anchor)
     assert slid is not None
     if slid.kernel.buffer != name:
         return data
-    dims, g = slid.kernel_dims, np.array(transform(m, slid.taps).kernel)
+    dims, g = slid.kernel_dims, np.array(transform_of(slid, m).kernel)
     whole = np.moveaxis(data.reshape(task.buffer(name).shape), dims, range(len(dims)))
     extents = whole.shape[: len(dims)]
     whole = np.pad(whole, [(0, 1)] * len(dims) + [(0, 0)] * (whole.ndim - len(dims)))  # zeros: taps without an element
@@ -398,12 +411,19 @@ def transformed_kernel(task: Task, name: str, data: NDArray[Any], block: str, m:
     count = moved[0, 0].size
     flat = moved.reshape(*moved.shape[:2], count)
     second = g if len(dims) > 1 else np.ones((1, 1))
-    transformed = np.empty((len(g), len(second), count), np.float32)
+    transformed = np.empty((len(g), len(second), count), np.float32 if slid.largest is None else np.int16)
     for start in range(0, count, KERNELS):
         part = slice(start, start + KERNELS)
         columns = np.einsum("er,rsn->esn", g, np.ascontiguousarray(flat[..., part], np.float64))
         transformed[..., part] = np.einsum("fs,esn->efn", second, columns)
     return transformed.reshape(len(g), len(second), *moved.shape[2:])
+
+
+def transform_of(slid: Windows, m: int) -> Transform:
+    """The matrices of F(m, taps) for what is slid over."""
+    matrices = transform(m, slid.taps) if slid.largest is None else whole_transform(m, slid.taps)
+    assert matrices is not None
+    return matrices
 
 
 def _elements(anchor: Block, slid: Windows, window: Window, extent: int) -> NDArray[np.int64]:

@@ -99,6 +99,7 @@ class Winograd(Products):
         name = f"F({roles.m}, {roles.taps}) by {shape.value}"
         super().__init__("winograd", name, roles.task, roles.target, roles.stages)
         self.roles, self.shape, self.lanes = roles, shape, roles.lanes
+        self.doubt = 0.0 if roles.unit.plain else roles.target.cost.unit_doubt_share
         self.v = roles.owned[roles.vector]  # the owner's vector iterator
         self.chunked = roles.th
         self.first_chunk = self._first_chunk() if shape is Shape.ROWS else roles.tile_rows
@@ -116,7 +117,7 @@ class Winograd(Products):
     def _knobs(self) -> list[Knob]:
         roles, gemm, start = self.roles, self.gemm, self.start_values()
         most = -(-gemm.ranges[roles.vector] // self.lanes)
-        channels = -(-roles.columns.ranges[roles.channel] // self.lanes)
+        channels = -(-roles.columns.ranges[roles.channel] // roles.channel_lanes)
         vectors = tuple(range(1, min(MAX_VECTORS, most) + 1))
         panels = self.shape is Shape.PANELS  # one panel at a time: nothing is streamed
         points = self.shape is Shape.POINTS
@@ -236,9 +237,9 @@ class Winograd(Products):
         schedules = {
             roles.pad.name: map_schedule(self.task, roles.pad, self.target, transforms, _scope(transforms)),
             roles.columns.name: self.columns_schedule(wide, transforms),
-            roles.rows.name: self.transform(roles.rows, roles.channel, channels, wide),
-            roles.gather.name: self.transform(roles.gather, roles.vector, spot, out),
-            roles.scatter.name: self.transform(roles.scatter, roles.vector, spot, out),
+            roles.rows.name: transform_schedule(roles.rows, roles.channel, roles.channel_lanes, channels, wide),
+            roles.gather.name: transform_schedule(roles.gather, roles.vector, self.lanes, spot, out),
+            roles.scatter.name: transform_schedule(roles.scatter, roles.vector, self.lanes, spot, out),
             owner: BlockSchedule(ROOT, "arena", tiles, tuple(order), tags),
         }
         schedules |= {b.name: map_schedule(self.task, b, self.target) for b in roles.afterwards}
@@ -280,19 +281,21 @@ class Winograd(Products):
         """The product's loops at `at`, and those outside its micro-kernel."""
         v, counts = self.roles.vector, dict(knobs.rows)
         tile = self.gemm.tiles(knobs)[v][0]
+        unit = self.gemm.unit
         tiles: dict[str, tuple[int, ...]] = {v: (tile, self.lanes), **{n: (c,) for n, c in counts.items()}}
+        tiles |= {n: depth for n in self.gemm.reduction if (depth := unit.tile(n))}
         moving, still = self.outside()
         rows, panels = [*still, *(Loop(n, 0) for n in counts)], [Loop(v, 0)]
         macro = [*moving, *rows, *panels] if knobs.by_rows else [*moving, *panels, *rows]
-        micro = [*(Loop(n, 1) for n in counts), Loop(v, 1), Loop(v, 2)]
-        tags = dict.fromkeys(micro[:-1], "unroll") | {micro[-1]: "vector"}
+        micro, innermost = [*(Loop(n, 1) for n in counts), Loop(v, 1)], unit.loops(self.gemm, tiles)
+        tags = dict.fromkeys(micro, "unroll") | innermost
         if parallel:
             macro = [parallel, *(loop for loop in macro if loop != parallel)]
             tags[parallel] = "parallel"
         reduction = [Loop(n, 0) for n in self.gemm.reduction]
         steps = self.gemm.unrolled_steps(knobs, tiles)
         tags |= dict.fromkeys(steps, "unroll")
-        order = (*macro, *reduction, *steps, *micro)
+        order = (*macro, *reduction, *steps, *micro, *innermost)
         prefetch = self.prefetched(knobs, macro, tiles) | self.prefetched_results(knobs)
         return BlockSchedule(at, "register", tiles, order, tags, (v,), prefetch), macro
 
@@ -327,7 +330,8 @@ class Winograd(Products):
         block, c = self.roles.columns, self.roles.channel
         e = block.spatial[-1].name
         others = [Loop(i.name, 0) for i in block.spatial if i.extent > 1 and i.name not in (c, e)]
-        sizes = (vectors * self.lanes, self.lanes) if vectors > 1 else (self.lanes,)
+        lanes = self.roles.channel_lanes
+        sizes = (vectors * lanes, lanes) if vectors > 1 else (lanes,)
         unrolled, vector = [Loop(e, 0), *(Loop(c, k) for k in range(1, len(sizes)))], Loop(c, len(sizes))
         tags = dict.fromkeys(unrolled, "unroll") | {vector: "vector"}
         if at is ROOT and others:
@@ -335,13 +339,6 @@ class Winograd(Products):
             others = [first, *(loop for loop in others if loop != first)]
             tags[first] = "parallel"
         return BlockSchedule(at, _scope(at), {c: sizes}, (*others, Loop(c, 0), *unrolled, vector), tags)
-
-    def transform(self, block: Block, vector: str, at: Inside, vectors: int) -> BlockSchedule:
-        """A transform of so many vectors of one tile, unrolled."""
-        point = block.spatial[-1].name
-        order = (Loop(point, 0), Loop(vector, 0), Loop(vector, 1))
-        tags = {order[0]: "unroll", order[2]: "vector"} | ({order[1]: "unroll"} if vectors > 1 else {})
-        return BlockSchedule(at, "local", {vector: (self.lanes,)}, order, tags)
 
     # --- estimates ------------------------------------------------------------------------------------------------
 
@@ -360,9 +357,10 @@ class Winograd(Products):
         rate = self.target.hertz
         rows_of, columns_of = roles.matrices
         tile = len(rows_of.input) * len(columns_of.input)  # points of a transformed one
+        transformed = (roles.columns, roles.channel, roles.channel_lanes), (roles.write, roles.vector, self.lanes)
         vectors_in, vectors_out = (
-            roles.bytes(b) / (4 * tile) * ceil(b.ranges[n] / self.lanes) / b.ranges[n]
-            for b, n in ((roles.columns, roles.channel), (roles.write, roles.vector))
+            roles.elements(block) / tile * ceil(block.ranges[name] / lanes) / block.ranges[name]
+            for block, name, lanes in transformed
         )
         cycles_in = vectors_in * self.transform_cycles(rows_of.input, columns_of.input)
         cycles_out = vectors_out * self.transform_cycles(rows_of.output, columns_of.output)
@@ -466,6 +464,14 @@ class Winograd(Products):
         wanted = max(1, total // (self.target.cores * CHUNKS_PER_CORE // 2))
         best = min(fits, wanted)
         return -(-total // -(-total // best))
+
+
+def transform_schedule(block: Block, vector: str, lanes: int, at: Inside, vectors: int) -> BlockSchedule:
+    """A transform of so many vectors of one tile, unrolled."""
+    point = block.spatial[-1].name
+    order = (Loop(point, 0), Loop(vector, 0), Loop(vector, 1))
+    tags = {order[0]: "unroll", order[2]: "vector"} | ({order[1]: "unroll"} if vectors > 1 else {})
+    return BlockSchedule(at, "local", {vector: (lanes,)}, order, tags)
 
 
 def _scope(at: Inside | Root) -> str:

@@ -15,10 +15,11 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
 from modelc.ir.expr import Load, variables
 from modelc.space.analysis.access import Access, accesses, stored_lanes, vector_iterator
-from modelc.space.rules.filters import ALONE, Transform, transform
+from modelc.space.rules.filters import ALONE, Transform, transform, whole_transform
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.sketches.prepare import consumers_of, reduction_of
-from modelc.space.sketches.tiled import Tiled
+from modelc.space.sketches.tensorized import tensorized
+from modelc.space.sketches.tiled import Tiled, Unit
 from modelc.space.sketches.vectorized import VectorUnit
 from modelc.target import Target
 
@@ -54,7 +55,28 @@ class Roles:
 
     @property
     def lanes(self) -> int:
-        return stored_lanes(self.target, "float32")
+        """Sums in one vector."""
+        return self.unit.lanes
+
+    @property
+    def channel_lanes(self) -> int:
+        """Numbers of transformed tiles in one vector."""
+        return stored_lanes(self.target, self.task.buffer(self.tiles.buffer).dtype)
+
+    @cached_property
+    def unit(self) -> Unit:
+        """What multiplies: vectors of float32; or, of whole numbers, the quickest instruction that adds their products.
+        Raises DoesNotApply where there is none."""
+        plain = VectorUnit(stored_lanes(self.target, "float32"))
+        (sums,) = self.product.writes
+        if self.task.buffer(sums.buffer).dtype == "float32":
+            return plain
+        tiled = Tiled(self.task, self.target, self.stages, self.product, self.vector, plain)
+        units = [way.unit for way in tensorized(tiled) if way.task is self.task and not way.unit.pipelined]
+        rates = {u: u.intrinsic.products * u.intrinsic.throughput for u in units if u.intrinsic is not None}
+        if not rates:
+            raise DoesNotApply("no instruction adds up products of transformed whole numbers")
+        return max(rates, key=lambda u: rates[u])
 
     @property
     def th(self) -> str:
@@ -115,19 +137,23 @@ class Roles:
     @property
     def matrices(self) -> tuple[Transform, Transform]:
         """Of rows and gather, of columns and scatter."""
-        first, results = transform(self.m, self.taps), self.task.buffer(self.scatter.writes[0].buffer)
+        sums, results = (self.task.buffer(b.writes[0].buffer) for b in (self.product, self.scatter))
+        first = transform(self.m, self.taps) if sums.dtype == "float32" else whole_transform(self.m, self.taps)
+        assert first is not None
         return first, first if results.shape[1] > 1 else ALONE
 
     def bytes(self, block: Block) -> int:
         """Bytes of what `block` writes."""
         return self.task.buffer(block.writes[0].buffer).bytes
 
+    def elements(self, block: Block) -> int:
+        """Numbers that `block` writes."""
+        return prod(self.task.buffer(block.writes[0].buffer).shape)
+
     def tiled(self, tile_rows: int) -> Tiled:
         """The product, in chunks of so many rows of tiles."""
         ranges = {self.th: tile_rows}
-        return Tiled(
-            self.task, self.target, self.stages, self.product, self.vector, VectorUnit(self.lanes), ranges=ranges
-        )
+        return Tiled(self.task, self.target, self.stages, self.product, self.vector, self.unit, ranges=ranges)
 
     def kernel(self, tiled: Tiled) -> Access:
         """The read of the transformed kernel."""

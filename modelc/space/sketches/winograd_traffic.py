@@ -12,6 +12,7 @@ from math import prod
 
 import numpy as np
 
+from modelc.ir.expr import DTYPES
 from modelc.space.analysis.footprint import Ints
 from modelc.space.cost.moving import constant_seconds
 from modelc.space.sketch import Bools, Floats
@@ -129,7 +130,8 @@ def _panels_again(roles: Roles, gemm: Tiled, tilings: Tilings) -> tuple[Floats, 
     """(bytes that come from the second-level cache, from beyond it) where a register tile's rows stay and panels of
     the kernel are streamed, more than the other way round: for that cycles of loads are known."""
     ranges = roles.product.ranges
-    depth = 4 * prod(i.extent for i in roles.product.reduction)
+    each = DTYPES[roles.task.buffer(roles.tiles.buffer).dtype].itemsize
+    depth = each * prod(i.extent for i in roles.product.reduction)
     slab = depth * ranges[roles.vector]
     extents = [np.full(len(tilings.chunk), ranges[n]) for n in gemm.inside]
     extents = [tilings.chunk if n == roles.th else x for n, x in zip(gemm.inside, extents, strict=True)]
