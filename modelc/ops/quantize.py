@@ -44,17 +44,25 @@ def real_of(*values: Value) -> str:
     return "float64" if any(v.dtype == "float64" for v in values) else "float32"
 
 
-def saturated(e: Expr, of: str, to: str) -> Expr:
-    """A float rounded (halves to even) and clamped to what the integer dtype `to` holds, NaN the least of that: it is
-    cast to 0, so that signed numbers are moved before and after."""
+def saturated(e: Expr, of: str, to: str, zero: Expr | None = None) -> Expr:
+    """A float that was rounded, and `zero` added, clamped to what the integer dtype `to` holds, NaN the least of that:
+    it is cast to 0, so that signed numbers are moved before and after."""
     if is_narrow(to):
-        return _saturated_narrow(e, of, to)
+        return _saturated_narrow(_plus(e, zero), of, to)
     limits = np.iinfo(DTYPES[to])
     if limits.min == 0 or limits.bits > 16:  # larger floats, moved, lose digits
-        return clamped(e, of, to)
-    unsigned = f"u{to}"
-    moved = clamped(e - const(int(limits.min), of), of, unsigned)
-    return cast(to, moved - const(-int(limits.min), unsigned))
+        return clamped(_plus(e, zero), of, to)
+    unsigned, least = f"u{to}", const(int(limits.min), of)
+    if isinstance(zero, Const):  # both are small: a float that loses digits by their difference is clamped anyway
+        moved = const(float(zero.value) - float(least.value), of)
+        e = e if moved.value == 0 else e + moved
+    else:
+        e = _plus(e, zero) - least
+    return cast(to, clamped(e, of, unsigned) - const(-int(limits.min), unsigned))
+
+
+def _plus(e: Expr, zero: Expr | None) -> Expr:
+    return e if zero is None else e + zero
 
 
 def _saturated_narrow(e: Expr, of: str, to: str) -> Expr:
@@ -107,12 +115,15 @@ def _quantize(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     if scale.data is None or (scale.data != 1).any():
         body = body / widened(Load("x1", at), scale.dtype, real)
     body = body if dtype in NARROW_FLOATS else op("round", body)
-    zero = zero_point(inputs, 2, at, real)
-    body = body if zero is None else body + zero
+    zero, limits = zero_point(inputs, 2, at, real), node.attrs.get("limits")
     if dtype in NARROW_FLOATS:
-        body = encoded(body, real, dtype, bool(node.attrs.get("saturate", 1)))
-        return Definition((), (assign("quantize", grid(shape), Load("y0", over), body),))
-    return Definition((), (assign("quantize", grid(shape), Load("y0", over), saturated(body, real, dtype)),))
+        body = encoded(_plus(body, zero), real, dtype, bool(node.attrs.get("saturate", 1)))
+    elif limits is not None:  # which passes set: numbers that were bytes once (passes/rounded.py)
+        least, largest = (const(int(limit), real) for limit in limits)
+        body = cast(dtype, op("min", op("max", _plus(body, zero), least), largest))
+    else:
+        body = saturated(body, real, dtype, zero)
+    return Definition((), (assign("quantize", grid(shape), Load("y0", over), body),))
 
 
 def _dequantize_infer(node: Node, inputs: Inputs) -> Types:
@@ -156,7 +167,7 @@ def _dynamic(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
             "quantize",
             grid(shape),
             Load("y0", over),
-            saturated(op("round", Load("x0", over) / scale) + cast(t, point_), t, "uint8"),
+            saturated(op("round", Load("x0", over) / scale), t, "uint8", cast(t, point_)),
         ),
     )
     return Definition((Buffer("low", t, ()), Buffer("high", t, ())), blocks)
@@ -250,7 +261,7 @@ def _requantised(
     scale = _scale_at(inputs, 1, rows, real) * _scale_at(inputs, 4, columns, real) / _scale_at(inputs, 6, (), real)
     zero = zero_point(inputs, 7, [Const(0)] * len(inputs[7].shape if inputs[7] else ()), real)
     body = op("round", cast(real, total) * scale)
-    body = saturated(body if zero is None else body + zero, real, dtype)
+    body = saturated(body, real, dtype, zero)
     final = assign("requantize", grid(shape, named), Load("y0", over), body)
     return Definition((Buffer("sum", "int32", shape),), (block, final))
 

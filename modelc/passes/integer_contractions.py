@@ -49,6 +49,7 @@ from modelc.passes.quantized import (
     units_for,
     whole_refusal,
 )
+from modelc.passes.rounded import rounded
 from modelc.passes.widen_channels import widened
 
 Array = NDArray[Any]
@@ -73,8 +74,9 @@ class IntegerContractions:
             model, taken = graph, {u.activations for u in self.units}
             graph = graph if WIDE in taken else restored(graph, taken)
             graph = rewrite(rewrite(graph, Integers(self.units).rules()), FACTORS)
-            graph = widened(read_as_stored(EliminateCommonSubexpressions()(graph), model))
-        return replace(graph, notes=(*graph.notes, *self.notes(graph)))
+            graph = read_as_stored(EliminateCommonSubexpressions()(graph), model)
+        graph = replace(graph, notes=(*graph.notes, *self.notes(graph)))
+        return widened(rounded(graph)) if self.units else graph
 
     def notes(self, graph: Graph) -> list[str]:
         """Which quantized contractions run in float, or as whole numbers without an instruction for bytes, and why."""
