@@ -11,7 +11,7 @@ from three_ways import Example, task_of
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate, Stage
-from modelc.ir.expr import DTYPES, Const, Expr, Op
+from modelc.ir.expr import DTYPES, Expr, Load, Op, clamped
 from modelc.ir.nest import INTRINSIC
 from modelc.partition.precision import in_bfloat16
 from modelc.space.sketches.clean import inlined
@@ -56,23 +56,25 @@ def contraction(case: Case, kinds: Sequence[str]) -> Task:
 
 
 def contraction_of(intrinsic: Intrinsic, case: Case) -> Task:
-    """The same of what an intrinsic multiplies: weights are clamped where it takes no others."""
+    """The same of what an intrinsic multiplies: activations and weights are clamped where it takes no others."""
     op, attrs, *shapes = case
-    bounds = [o.within for o in intrinsic.operands if o.within is not None]
-    return contraction((op, dict(attrs) | ({"within": bounds[0]} if bounds else {}), *shapes), kinds_of(intrinsic))
+    multiplied = [o for o in intrinsic.operands if o != intrinsic.accumulator]
+    bounds = {name: o.within for name, o in zip(("activations_within", "within"), multiplied, strict=True) if o.within}
+    return contraction((op, dict(attrs) | bounds, *shapes), kinds_of(intrinsic))
 
 
 def from_end_to_end(task: Task, seed: int = 0) -> Example:
-    """The Task on whole numbers of their dtypes' whole range, or of what it clamps constants to, and on floats around
-    one."""
+    """The Task on whole numbers of their dtypes' whole range, or of what it says that they are within, and on floats
+    around one."""
     rng = np.random.default_rng(seed)
     inputs = {}
-    bounds = [int(e.args[1].value) for e in operations(task, "max", "min") if isinstance(e.args[1], Const)]
+    clamps = [clamped(e) for e in operations(task, "min")]
+    within = {number.buffer: bounds for number, bounds in clamps if isinstance(number, Load) and bounds is not None}
     for name in task.inputs:
         buffer = task.buffer(name)
         if DTYPES[buffer.dtype].kind in "iu":
             ends = np.iinfo(DTYPES[buffer.dtype])
-            least, largest = bounds if bounds and name in task.constants else (ends.min, ends.max)
+            least, largest = within.get(name, (ends.min, ends.max))
             inputs[name] = rng.integers(least, largest, buffer.shape, DTYPES[buffer.dtype], endpoint=True)
         else:
             inputs[name] = rng.standard_normal(buffer.shape).astype(DTYPES[buffer.dtype])
