@@ -74,6 +74,7 @@ def _of_one_reduction(task: Task, target: Target, policy: Policy, stages: list[S
     task = staged(task, target, stages)
     orders = len(stages) > len(unstaged)
     filtering = winograd_sketches(task, target, stages) if policy.winograd else []
+    filtering = [way for way in filtering if policy.tensorize or way.roles.unit.plain]
     taken = [tiled_space(t, target, s)[1] for t, s in fused_taps(task, target, stages)] if policy.tensorize else []
     fewer = strassen_sketches(plain, target, unstaged) if policy.strassen else []
     uncopied, before = task, tuple(stages)
