@@ -65,7 +65,7 @@ _LLVM = {
     "riscv64": "llvm.riscv.",
     "wasm32": "llvm.wasm.",
 }
-_MNEMONIC = re.compile(r"[a-z][a-z0-9.]{2,}")
+_MNEMONIC = re.compile(r"[a-z][a-z0-9._]{2,}")
 _TEXT = re.compile(r"[\s\S]{1,4000}")
 _KEYS = (
     *("name", "architecture", "features", "instruction", "operands", "semantics", "implementation"),
