@@ -111,7 +111,7 @@ def test_kernels_of_every_shape(task: Task, shape: Shape) -> None:
         check(from_end_to_end(task), way.candidate(way.start()), target)
 
 
-@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4", "cortex-a72", "armv7-neon"])
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4", "cortex-a72", "armv7-neon", "wasm32-simd"])
 def test_it_is_chosen_where_it_is_faster_and_rounds_nothing(name: str) -> None:
     task, target = conv(64, (28, 28), 64), replace(load_target(name), cores=1)
     candidate = chosen(task, target).candidate
