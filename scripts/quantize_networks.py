@@ -112,11 +112,14 @@ NETWORKS = {
     "ppocr-rec": Network(photographs("x", 48, 320, of_imagenet), {"x": (1, 3, 48, 320)}),
     "unet": Network(photographs("input", 96, 96, of_imagenet)),
     "lenet": Network(photographs("input", 32, 32, grey)),
-    "dcgan": Network(noise("z", 1, 100, 1, 1)),
     "keyword-cnn": Network(noise("input", 1, 1, 49, 10)),
     "resnet50-arc": Network(noise("input", 1, 1, 149, 64)),
     "minilm": Network(words(128, 30_000), {"input_ids": (1, 128), "attention_mask": (1, 128)}),
 }
+
+
+class Refused(Exception):
+    """A network that is not compiled so, and why."""
 
 
 def packages(name: str, model: Path, folder: Path, samples: int) -> dict[str, Any]:
@@ -141,7 +144,7 @@ def compiled(model: Path, output: Path, *options: str) -> Any:
     command = [sys.executable, "-m", "modelc", "compile", str(model), "-o", str(output)]
     done = subprocess.run([*command, *options, "--no-bench", "--no-database", "--json"], capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"{model.stem}: {done.stderr.strip()}")
+        raise Refused(f"{model.stem}: {done.stderr.strip()}")
     return json.loads(done.stdout)
 
 
@@ -204,10 +207,16 @@ def main() -> int:
         folder = arguments.folder or Path(scratch)
         for name in arguments.networks or NETWORKS:
             model = arguments.models / f"{name}.onnx"
-            made = packages(name, model, folder, arguments.samples)
+            try:
+                made = packages(name, model, folder, arguments.samples)
+            except Refused as error:
+                err.print(str(error), highlight=False)
+                continue
             rows[name] = measure(name, model, made, arguments.threads, arguments.seconds)
             table.add_row(*row(name, made, rows[name]))
             err.print(f"{name}: done")
+    if not rows:
+        raise SystemExit("no network was quantized")
     means = [[ratios[key] for ratios in rows.values() if key in ratios] for key in COLUMNS]
     table.add_row("geometric mean", "", "", "", *(f"{geometric_mean(x):.2f}" if x else "-" for x in means))
     out.print(table)
