@@ -57,13 +57,13 @@ def machine(one: Intrinsic) -> Target:
     """A shipped target with every feature that intrinsics of its architecture need; without VNNI for those that do
     without: LLVM takes its instructions for them."""
     name, *features = MACHINES[one.architecture]
-    features = [x for x in features if "vnni" not in x or one.multiplies != "int8" or "int16" not in one.name]
+    features = [x for x in features if "vnni" not in x or "int16" not in one.name]
     target = load_target(name)
     return replace(target, features=(*target.features, *features), intrinsics=None)
 
 
 @pytest.mark.parametrize("case", DEEP)
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", [one.name for one in SHIPPED.values() if one.architecture in MACHINES])
 def test_the_innermost_loop_is_made_of_it(name: str, case: str, tmp_path: Path) -> None:
     one = SHIPPED[name]
     target, task = machine(one), contraction_of(one, DEEP[case])
