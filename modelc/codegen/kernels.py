@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from modelc.codegen.lean_tvm import tvm
 from modelc.codegen.llvm import build_module, object_code
@@ -17,6 +18,7 @@ from modelc.target import Intrinsic, Target, llvm_target
 
 POLYNOMIALS = {"exp", "log", "erf", "tanh", "sigmoid", "softplus", "sin", "cos", "pow"}  # of many constants
 SHORT = 16  # iterations of a loop that LLVM may unroll to its gain
+KEPT = 256  # kernels of a process, of some 10 KB each
 LOADED_WHERE_USED = "-sink-insts-to-avoid-spills:bool=true"  # constants, of LLVM's machine code
 
 
@@ -57,6 +59,23 @@ def compile_nest(nest: Nest, symbol: str, target: Target) -> Kernel:
     code = object_code(build_module(tvm.IRModule(functions), machine), machine)
     steps = tuple(KernelStep(p.symbol, p.args, p.extent, p.scratch_bytes, p.intrinsics) for p in phases)
     return Kernel(symbol, code, None, steps, temporaries)
+
+
+def compile_once(nest: Nest, symbol: str, target: Target) -> Kernel:
+    """compile_nest() for packages: those that a process makes of one model, such as a tuned one beside the untuned,
+    share most of their kernels. C source is made anew: opaque Blocks have attributes of any kind."""
+    opaque = any(isinstance(s, Call) for phase in nest.phases for s in phase)
+    return compile_nest(nest, symbol, target) if opaque else _compiled(nest, symbol, target)
+
+
+@lru_cache(KEPT)
+def _compiled(nest: Nest, symbol: str, target: Target) -> Kernel:
+    return compile_nest(nest, symbol, target)
+
+
+def forget_kernels() -> None:
+    """What is compiled from now on is compiled anew."""
+    _compiled.cache_clear()
 
 
 def spills_accumulators(nest: Nest) -> bool:

@@ -392,7 +392,7 @@ class Run:
 
     def compile_all(self, tasks: Mapping[str, Task], nests: Mapping[str, Nest]) -> dict[str, Kernel]:
         """Machine code in parallel: LLVM releases the interpreter."""
-        from modelc.codegen.kernels import compile_nest
+        from modelc.codegen.kernels import compile_once
 
         done = 0
 
@@ -402,7 +402,7 @@ class Run:
                 blaming(place_of(tasks[key])),
                 self.blaming_given(tasks[key]),
             ):
-                kernel = compile_nest(nests[key], f"{self.prefix}_k_{key}", self.target)
+                kernel = compile_once(nests[key], f"{self.prefix}_k_{key}", self.target)
             done += 1
             self.stages.progress("codegen", f"{done} of {len(nests)} kernels, {self.threads} threads")
             return kernel
