@@ -5,7 +5,8 @@ first that its Nest's verifier accepts is taken. Where users' rules propose othe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from modelc.errors import InvalidIR
 from modelc.ir.block import Task
@@ -16,6 +17,8 @@ from modelc.policy import Policy
 from modelc.space.check import check_knobs, check_scratch, check_unrolled, derived_by
 from modelc.space.construct import Constructed, constructed
 from modelc.space.nest.build import nest_of
+from modelc.space.rules.derivation import rules
+from modelc.space.rules.rule import Rule
 from modelc.space.sketch import Sketch
 from modelc.space.sketches.listing import families
 from modelc.space.sketches.phases import separate
@@ -25,6 +28,7 @@ DEFAULT = Policy()
 NARROWEST_BITS = 64  # of a vector: two lanes of float32
 MANY = 1 << 12  # of what is constructed, for who looks for one of a kind
 KEPT = 3  # of what is constructed in one Sketch: the second is for when the first is rejected
+MACHINES, MOST_TASKS = 8, 512  # of which a process keeps what it has constructed
 OPTIMISM = 0.9  # of the seconds of what closed forms take: construction seldom comes below
 
 
@@ -63,15 +67,36 @@ def candidates(task: Task, target: Target, policy: Policy = DEFAULT) -> Iterator
     return _every(task, target, ranked(families(task, target, policy), target))
 
 
+@dataclass
+class _Constructions:
+    """What was constructed on one target under one policy by these rules, by the Task's hash."""
+
+    rules: tuple[Rule, ...]
+    families: dict[str, tuple[tuple[Sketch, ...], ...]] = field(default_factory=dict)
+    first: dict[str, float] = field(default_factory=dict)
+    ranked: dict[str, tuple[Constructed, ...]] = field(default_factory=dict)
+
+
+@lru_cache(MACHINES)
+def _constructions(target: Target, policy: Policy, rule_ids: tuple[int, ...]) -> _Constructions:
+    return _Constructions(tuple(rules().values()))  # which live as long as it, so that no other has their ids
+
+
+def forget_constructions() -> None:
+    """What is constructed from now on is constructed anew."""
+    _constructions.cache_clear()
+
+
 class Schedules:
     """What Tasks get on one target under one policy, and the seconds that it is estimated to take. Layouts are chosen
-    with the same numbers, so a Task is constructed once, whoever asks first."""
+    with the same numbers, so a Task is constructed once in a process, whoever asks first."""
 
     def __init__(self, target: Target, policy: Policy = DEFAULT):
         self.target, self.policy = target, policy
-        self._families: dict[str, tuple[tuple[Sketch, ...], ...]] = {}  # by the Task's hash, as all that follow
-        self._first: dict[str, float] = {}
-        self._ranked: dict[str, tuple[Constructed, ...]] = {}
+        made = _constructions(target, policy, tuple(map(id, rules().values())))
+        if len(made.families) > MOST_TASKS:
+            made.families, made.first, made.ranked = {}, {}, {}
+        self._families, self._first, self._ranked = made.families, made.first, made.ranked
         self._preferred: dict[str, Constructed] = {}
 
     def optimistic(self, task: Task) -> float:

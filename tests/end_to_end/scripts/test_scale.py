@@ -28,10 +28,12 @@ from modelc.package import TensorInfo
 from modelc.partition.draft import drafting, prepared
 from modelc.partition.fuse import OPERATIONS
 from modelc.passes import run_passes
+from modelc.space.choose import forget_constructions
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """How many functions `work` calls."""
+    """How many functions `work` calls, with nothing constructed before."""
+    forget_constructions()
     count = 0
 
     def called(frame: FrameType, event: str, argument: object) -> None:
@@ -54,7 +56,7 @@ def program_of(path: Path) -> Program:
     "name, nodes",
     [("mixed", 70), ("chain", 150), ("shared", 60), ("below_a_move", 100), ("parallel", 100)],
 )
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 def test_work_up_to_partition_grows_with_the_nodes(name: str, nodes: int, tmp_path: Path) -> None:
     sizes, counts = [], []
     for n in (nodes, 4 * nodes):
@@ -148,6 +150,7 @@ def test_packages_of_long_chains_compute_what_they_should(
 
 
 @pytest.mark.parametrize("op", ["Split", "Sum", "Concat"])
+@pytest.mark.sweep(2)
 def test_one_node_of_many_values_takes_work_by_their_number(op: str, tmp_path: Path) -> None:
     counts = []
     for n in (4, 150, 600):  # what the first imports and caches is not the model's
