@@ -23,7 +23,6 @@ import json
 import re
 import sys
 import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -36,8 +35,8 @@ import onnx
 import paths  # noqa: F401
 from forked import Case, Limits, Wrong, run_cases
 from onnx import numpy_helper
-from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
+from onnx_cases import node_tests as collected
 from packaged import native, run_packaged
 
 from modelc.errors import ModelError
@@ -87,9 +86,7 @@ class Result:
 @cache
 def node_tests() -> dict[str, Any]:
     """The node tests of the installed onnx by name, without those of expanded functions."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return {case.name: case for case in load_model_tests(kind="node") if "_expanded" not in case.name}
+    return {case.name: case for case in collected() if "_expanded" not in case.name}
 
 
 def operator_name(case: Any) -> str:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import fnmatch
 import sys
-import warnings
 from collections import Counter
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from onnx.backend.test.case.node import collect_testcases
+from onnx_cases import node_tests
 
 from modelc.errors import ModelError
 from modelc.ir.expr import DTYPES
@@ -134,10 +133,7 @@ def run_case(case: Any) -> None:
 def main(pattern: str = "*", verbose: bool = False) -> Counter[str]:
     counts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        cases = collect_testcases(None)
-    for case in cases:
+    for case in node_tests():
         if not fnmatch.fnmatch(case.name, f"*{pattern}*"):
             continue
         try:

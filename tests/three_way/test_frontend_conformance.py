@@ -1,12 +1,11 @@
 """ONNX's own node tests: what the import and the passes make of every model has the outputs that the test expects."""
 
-import warnings
-
 import numpy as np
 import onnx
 import pytest
 from graph_to_onnx import assert_same, run_onnx, to_onnx
 from onnx import numpy_helper
+from onnx_cases import node_tests
 
 from modelc.errors import ModelError
 from modelc.frontend.onnx import import_model, unsupported
@@ -22,14 +21,6 @@ STEERING = {
 }  # fmt: skip
 # ONNX Runtime, which runs the imported Graph here, differs from ONNX in these.
 DIFFERENT = ("resize_downsample_scales_linear_align_corners", "resize_downsample_scales_cubic_align_corners")
-
-
-def node_models():
-    from onnx.backend.test.loader import load_model_tests
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return load_model_tests(kind="node")
 
 
 def specialised(case):
@@ -73,7 +64,7 @@ def examine(case, path) -> str:
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 8))])
 def test_node_tests(tmp_path, part):
-    cases = node_models()[part::8]
+    cases = node_tests()[part::8]
     found: dict[str, list[str]] = {"same": [], "refused": [], "not run": []}
     wrong = []
     for case in cases:
