@@ -4,9 +4,11 @@ And the package of the tiny model, for those who open or damage packages."""
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +20,11 @@ from tiny_package import spec_of
 from modelc.package import write_package
 from modelc.scratch import user_cache
 from modelc.tune import end_to_end, retiming, selection
+from modelc.verify import diff
 
 OWN = "MODELC_TESTS_CACHE"  # says to workers that it is there already; what they make there goes with it
+
+gc.disable()  # until all tests are there: importing makes no garbage
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")  # how long an example takes, or its drawing, says something of this machine alone
@@ -55,6 +60,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 case.add_marker(pytest.mark.slow)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """What is there now stays: it is never looked through for garbage."""
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.fixture(autouse=True)
 def no_database_of_the_user() -> Iterator[None]:
     """A test that measures says where to: what one test leaves would change what another compiles."""
@@ -80,12 +92,15 @@ def copy(package: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def in_brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few packages are timed, for a moment: what is tested is not who is faster."""
+    """Few packages are timed, for a moment, and few processes: what is tested is not who is faster."""
     monkeypatch.setattr(end_to_end, "THOROUGH", end_to_end.Effort(0.05, 2, 2))
     monkeypatch.setattr(selection, "HEATS", retiming.Round(2, 2))
     monkeypatch.setattr(selection, "FINAL", retiming.Round(3, 3))
     monkeypatch.setattr(retiming, "FINALISTS", 1)
     monkeypatch.setattr(retiming, "ENTRANTS", 2)
+    monkeypatch.setattr(diff, "ROUNDS", 2)
+    monkeypatch.setattr(sys.modules["modelc.verify.bench"], "SLICES", 10)
+    monkeypatch.setattr(end_to_end, "BRIEF", end_to_end.Effort(0.05, 2, 2))
 
 
 @pytest.fixture

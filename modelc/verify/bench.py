@@ -74,7 +74,7 @@ def bench(
             engines[name].run(for_the_model(read, feed) if name in others else feed)
         plan = read.manifest.variants[number]
         peaks = {dtype: stack.enter_context(Peak(unit, threads)) for dtype, unit in _units(plan).items() if peak}
-        times = alternating({**engines, **peaks}, seconds, say)
+        times = alternating({**engines, **peaks}, seconds, say, SLICES, FRESH)
         abouts = {name: name if name in packages else engine.about for name, engine in engines.items()}
     ours = median(times["modelc"])
     gflops = {dtype: peak_timer.gflops(median(times.pop(dtype))) for dtype, peak_timer in peaks.items()}

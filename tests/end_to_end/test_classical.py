@@ -139,7 +139,7 @@ def test_trees_of_operator_set_5(tmp_path: Path) -> None:
     assert BY_NUMBER[0] == "LEQ"
 
 
-def test_maps_of_classes_become_tables(tmp_path: Path) -> None:
+def test_maps_of_classes_become_tables(tmp_path: Path, in_brief: None) -> None:
     """The output keeps its name, what is different is said, and ONNX Runtime gives the table too."""
     node = ml("TreeEnsembleClassifier", "x", "label scores", classlabels_int64s=[0, 1, 2], post_transform="NONE",
               **grown(2, 2, 3, "class", ("LEQ",)))  # fmt: skip

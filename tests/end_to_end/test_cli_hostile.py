@@ -311,7 +311,7 @@ def test_intrinsics_that_fail_are_one_document(cli, tmp_path) -> None:
 # --- what packages are compared with ------------------------------------------------------------------------------
 
 
-def test_another_model_is_said(cli, tmp_path) -> None:
+def test_another_model_is_said(cli, tmp_path, in_brief) -> None:
     other = tmp_path / "other.onnx"
     other.write_bytes(small.model().read_bytes() + b"\x32\x00")  # an empty docstring: another file, the same model
     package, same = small.package(), small.model()

@@ -49,7 +49,7 @@ def fed() -> dict[str, np.ndarray]:
     return {"x": rng.standard_normal((1, 3, 8, 8), np.float32), "m": np.full((1, 1, 1, 1), 3, np.float32)}
 
 
-def test_a_model_with_everything_fixed_on_every_way(tmp_path) -> None:
+def test_a_model_with_everything_fixed_on_every_way(tmp_path, in_brief) -> None:
     """Compiled, from flags; then verified, per layer too, timed, looked at, rebuilt: all know the constants."""
     path, place = chooser(tmp_path / "m.onnx"), tmp_path / "m.modelc"
     result = modelc.compile(path, output=place, **OPTIONS)

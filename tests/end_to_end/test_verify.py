@@ -372,6 +372,7 @@ def test_engines_are_given_arrays_that_begin_at_cache_lines(shape: tuple[int, ..
 
 @pytest.mark.parametrize("engine", ["modelc", "ort"])
 @pytest.mark.parametrize("doing", ["idle", "busy", "forked"])
+@pytest.mark.sweep(3)
 def test_a_worker_ends_with_its_parent(tmp_path: Path, doing: str, engine: str) -> None:
     path = small.save(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], {"x": [64]}, {"y": [64]}, {})
     if engine == "modelc":
@@ -400,7 +401,7 @@ def test_a_worker_ends_with_its_parent(tmp_path: Path, doing: str, engine: str) 
 # --- speed --------------------------------------------------------------------------------------------------------
 
 
-def test_bench_compares_engines() -> None:
+def test_bench_compares_engines(in_brief: None) -> None:
     found = bench(small.package(), ["ort", "ort-daz"], small.model(), threads=1, seconds=0.2)
     assert set(found["engines"]) == {"modelc", "ort", "ort-daz"} and set(found["ratio"]) == {"ort", "ort-daz"}
     assert "denormals as zero" in found["engines"]["ort-daz"]["about"]
@@ -425,7 +426,7 @@ def test_a_machine_that_becomes_slower_changes_no_ratio() -> None:
     assert "".join(order) == "ab" + "abba" * 3, "a warm-up, and slices in both orders"
 
 
-def test_packages_are_engines_too(tmp_path: Path) -> None:
+def test_packages_are_engines_too(tmp_path: Path, in_brief: None) -> None:
     other = tmp_path / "other.modelc"
     shutil.copytree(small.package(), other)
     feed = {"x": np.ones((1, 3, 20, 24), np.float32)}
@@ -439,7 +440,7 @@ def test_packages_are_engines_too(tmp_path: Path) -> None:
         bench(small.package(), [str(other)])
 
 
-def test_bench_says_the_share_of_the_peak() -> None:
+def test_bench_says_the_share_of_the_peak(in_brief: None) -> None:
     found = bench(small.package(), threads=2, seconds=0.2, peak=True)
     plan, ours = read_package(small.package()).manifest.variants[0], found["engines"]["modelc"]["median_ms"]
     flops = sum(step.flops for step in plan.steps)
