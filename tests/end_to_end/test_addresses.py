@@ -376,6 +376,7 @@ def test_nothing_outside_is_touched(batch: list[tuple[Feed, str]]) -> None:
 
 
 @pytest.mark.parametrize(("target", "few"), [("cortex-a76", False), ("armv7-neon", True), ("riscv64-v", True)])
+@pytest.mark.sweep(2)
 def test_nothing_outside_is_touched_elsewhere(target: str, few: bool) -> None:
     triple = read_package(package(target, few)).manifest.target.triple
     before, seen = emulator(triple), 0

@@ -107,15 +107,14 @@ def run(command: str, project: Path, **more: str) -> None:
 
 
 def test_the_commands_of_every_step(project: Path) -> None:
-    """GitHub's shards, then GitLab's, which find what those have kept."""
+    """GitHub's first shard, then GitLab's second."""
     summary = project / "summary.md"
-    for shard in range(1, SHARDS + 1):
-        for command in github_commands(shard):
-            if not installs(command):
-                run(command, project, GITHUB_STEP_SUMMARY=str(summary))
-    assert summary.read_text().count("## modelc build") == SHARDS
-    assert len(list((project / "build").glob("*.modelc"))) == 3
-    assert len(list((project / "build").glob("report-*.html"))) == SHARDS
+    for command in github_commands(1):
+        if not installs(command):
+            run(command, project, GITHUB_STEP_SUMMARY=str(summary))
+    assert summary.read_text().count("## modelc build") == 1
+    assert len(list((project / "build").glob("*.modelc"))) == 2
+    assert len(list((project / "build").glob("report-*.html"))) == 1
     shutil.rmtree(project / "build")
     commands = list(gitlab_commands())
     assert any(map(installs, commands))

@@ -34,6 +34,7 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proce
         found.end()
 
 
+@pytest.mark.slow  # a build loses no worker's cells either, in test_build.py, and this cluster measures below
 def test_a_killed_worker_loses_nothing(processes: Processes, tmp_path: Path, monkeypatch, capsys) -> None:
     """The only worker is killed; another one comes and does what it had not done."""
     monkeypatch.setattr(command, "_is_target", lambda *_: False)  # nothing is timed at the end

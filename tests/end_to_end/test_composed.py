@@ -43,14 +43,14 @@ def test_as_onnx_runtime_computes_them(tmp_path: Path) -> None:
         helper.make_node("Det", ["square"], ["det"]),
         helper.make_node("MaxUnpool", ["small", "places"], ["large"], kernel_shape=[2, 2], strides=[2, 2]),
     ]
-    for mode in ("half_pixel", "output_half_pixel"):
-        shape = {"output_height": 3, "output_width": 2, "coordinate_transformation_mode": mode}
-        for k, (pool, samples) in enumerate((("avg", 0), ("avg", 3), ("max", 2))):
-            given = {"mode": pool, "sampling_ratio": samples, "spatial_scale": 0.75, **shape}
-            nodes.append(helper.make_node("RoiAlign", ["x", "rois", "image"], [f"{mode}{k}"], **given))
+    for k, (pool, samples) in enumerate((("avg", 0), ("avg", 3), ("max", 2))):
+        shape = {"output_height": 3, "output_width": 2, "sampling_ratio": samples}
+        mode = "half_pixel" if k else "output_half_pixel"
+        given = {"mode": pool, "spatial_scale": 0.75, "coordinate_transformation_mode": mode, **shape}
+        nodes.append(helper.make_node("RoiAlign", ["x", "rois", "image"], [f"aligned{k}"], **given))
     onnx.save(model_of(nodes, feeds, {"": 19}), tmp_path / "m.onnx")
     result = modelc.compile(tmp_path / "m.onnx", output=tmp_path / "m.modelc", inputs=feeds, database=False)
-    assert result.report is not None and len(result.report.outputs) == 10
+    assert result.report is not None and len(result.report.outputs) == 7
     assert all(o.distance.passed for o in result.report.outputs)
 
 

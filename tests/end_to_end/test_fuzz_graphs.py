@@ -15,7 +15,7 @@ from fuzzing import Report
 from packaged import native
 from random_graphs import draw
 
-SLICES, CASES = 5, 20
+SLICES, CASES = 10, 10
 
 
 @pytest.mark.parametrize("part", range(SLICES))

@@ -22,9 +22,9 @@ def outcome_of(seed: Seed, reader: str, *edits: dict[str, object]) -> tuple[str,
 
 
 def test_a_slice(seed: Seed) -> None:
-    report = fuzz(seed, 25, number=9, readers=QUICK)
+    report = fuzz(seed, 12, number=9, readers=QUICK)
     assert report.passed and report.finish() == 0, report.to_json()["failures"]
-    assert report.kinds["done"] > 20 and report.kinds["refused"] > 50 and report.kinds.total() == 25 * len(QUICK)
+    assert report.kinds["done"] > 5 and report.kinds["refused"] > 15 and report.kinds.total() == 12 * len(QUICK)
 
 
 def test_the_undamaged_package_is_accepted(seed: Seed) -> None:
@@ -33,6 +33,7 @@ def test_the_undamaged_package_is_accepted(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("what", THINGS)
+@pytest.mark.sweep(5)
 def test_what_is_no_file_is_not_waited_for(seed: Seed, what: str) -> None:
     for reader in QUICK:
         for file in ("manifest.json", "params.bin"):

@@ -48,6 +48,7 @@ BOMBS = fuzz_yaml.bombs(CONFIG.read_bytes())
 
 
 @pytest.mark.parametrize("number", range(len(BOMBS)))
+@pytest.mark.sweep(10)
 def test_bombs_are_refused(tmp_path, number) -> None:
     path = tmp_path / "bomb.yaml"
     path.write_bytes(BOMBS[number])

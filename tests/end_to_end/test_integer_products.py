@@ -150,6 +150,7 @@ MUTANTS = {"bd_z": lambda z: z + 1, "ad_s": lambda s: s * 1.01}
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.sweep(1)
 def test_zero_points_and_scales_of_another_model_are_found(tmp_path: Path, target: str) -> None:
     """Kernel by kernel, on the very inputs that the other model's pieces got."""
     model, package = product_net(tmp_path / "m.onnx"), tmp_path / "p.modelc"

@@ -94,7 +94,7 @@ PACKED = {
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("what", PACKED)
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 def test_packages_of_quantized_models_pass_their_verification(tmp_path: Path, what: str, target: str) -> None:
     """What runs in float, or without an instruction for bytes, is said, and nothing else."""
     path, machine = PACKED[what](tmp_path / "m.onnx", tmp_path / "q.onnx"), run_here(target)
@@ -114,6 +114,7 @@ def test_packages_of_quantized_models_pass_their_verification(tmp_path: Path, wh
 
 
 @pytest.mark.parametrize("weights", ["u8", "s8"])
+@pytest.mark.sweep(1)
 def test_an_encoder_of_speech_is_as_near_as_steps_of_its_activations_allow(tmp_path: Path, weights: str) -> None:
     path = dynamically(speech(tmp_path / "m.onnx"), tmp_path / "q.onnx", weights)
     modelc.compile(path, output=tmp_path / "p.modelc", verify=False, database=False)

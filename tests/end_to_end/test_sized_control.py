@@ -268,6 +268,7 @@ CASES = {"branches": BRANCHES, "loops": LOOPS, "detector": DETECTOR, "decoder": 
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sweep(2)
 def test_beside_onnx_runtime(name: str, tmp_path: Path) -> None:
     """What is interpreted, and what is compiled, on data of which nothing, some and all is found."""
     case = CASES[name]

@@ -384,7 +384,7 @@ def test_bfloat16(same_bits, every_step_shared: None, kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 def test_networks(same_bits, name: str) -> None:
     same_bits(lambda path: onnx.save(NETWORKS[name](), path), plain())
 

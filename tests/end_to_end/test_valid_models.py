@@ -69,6 +69,7 @@ def recurrent(op, outputs, time=4, batch=3, inputs=5, hidden=6, lengths=None, he
         ("GRU", ["y", "h"], {"lengths": [3], "held": True, "batch": 1}),
     ],
 )
+@pytest.mark.sweep(5)
 def test_recurrent(tmp_path, op, outputs, options) -> None:
     assert not packaged.check(*recurrent(op, outputs, **options), tmp_path)
 
@@ -191,6 +192,7 @@ def test_a_product_of_what_is_repeated_over_the_batch(tmp_path, columns) -> None
     ("X,,,sizes", {"mode": "linear"}),
     ("X,,none,sizes", {"mode": "cubic"}),
 ])  # fmt: skip
+@pytest.mark.sweep(3)
 def test_a_resize_may_leave_out_its_region_as_from_operator_set_13_on(tmp_path, opset, inputs, attrs):
     """ONNX Runtime refuses it before: it is compared with that of empty tensors."""
     data = {"scales": np.float32([1, 1, 2, 1.5]), "sizes": np.array([1, 2, 7, 3]), "none": np.zeros(0, np.float32)}

@@ -75,6 +75,7 @@ def units(task: Task, candidate: Candidate) -> list[set[str | None]]:
 
 
 @pytest.mark.parametrize("case", EVEN.values(), ids=EVEN)
+@pytest.mark.sweep(5)
 def test_both_contractions_run_on_tile_registers(case, tmp_path):
     task = in_pairs(tmp_path, **case)
     candidate = chosen(task, SERVER).candidate

@@ -74,6 +74,7 @@ def three_ways(path: Path, target: Target, precision: str, folder: Path) -> tupl
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.sweep(1)
 def test_few_channels_stay_row_major_because_that_is_cheaper(m, tmp_path, precision) -> None:
     """Three channels do not fill a vector; a row of 128 pixels does."""
     target = target_of(precision)

@@ -184,6 +184,7 @@ def convolution(c: int, size: int, o: int) -> Task:
 
 
 @pytest.mark.parametrize("task", [matmul(64, 192, 128), convolution(32, 12, 48)], ids=["matmul", "convolution"])
+@pytest.mark.sweep(1)
 def test_products_that_a_rule_derived_fetch_their_whole_constant(task: Task) -> None:
     """Their register tiles lie inside loops of another Block, one iteration of which has some of the rows and of the
     columns: while these go over one part of the constant, every line of the next is asked for."""

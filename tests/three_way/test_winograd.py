@@ -150,12 +150,13 @@ def slow(task):
 
 
 @pytest.mark.parametrize("shape", Shape)
-@pytest.mark.sweep(1)
-def test_kernels_of_every_transform(shape) -> None:
+@pytest.mark.parametrize("m", sizes(3))
+@pytest.mark.sweep(2)
+def test_kernels_of_every_transform(m, shape) -> None:
     """In every shape, where channels, rows and columns fill no vector and no tile."""
     task = conv(1, 17, (13, 9), 20)
-    for found in (s for s in every(task) if s.shape is shape):
-        check(Example(task, random_inputs(task), rtol=1e-4, atol=1e-4), found.candidate(found.start()))
+    found = Winograd(filtered(task, TARGET, [], m), shape)
+    check(Example(task, random_inputs(task), rtol=1e-4, atol=1e-4), found.candidate(found.start()))
 
 
 @pytest.mark.parametrize(
@@ -224,7 +225,7 @@ def test_kernels_of_other_windows(task) -> None:
     ],
     ids=["vectors that do not divide", "3d", "groups", "dilated", "transposed", "stride 2", "1d"],
 )
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 def test_points_of_every_shape_are_right(task, drawn, checked) -> None:
     """Every shape of every transform has points, all of them accepted; of some shapes they run."""
     found, ran, generator = 0, 0, np.random.default_rng(drawn)
@@ -266,17 +267,19 @@ def test_a_chunk_of_all_rows_leaves_cores_without_work() -> None:
 @pytest.mark.parametrize("channels", [1, 64])
 @pytest.mark.sweep(1)
 def test_errors_stay_below_the_bound(channels: int) -> None:
+    """The bound is a transform's: each has a kernel, in one of the shapes by turns."""
     task = conv(1, 2 * channels, (12, 12), 16)
     inputs = random_inputs(task)
     inputs["x2"] = np.zeros_like(inputs["x2"])
     exact = run_task(task, inputs)["y0"].astype(np.float64)
     largest = float(np.abs(inputs["x0"]).max()) * float(np.abs(inputs["x1"]).max())
     bounds = []
-    for found in every(task):
+    for number, m in enumerate(sizes_of(task)):
+        found = Winograd(filtered(task, TARGET, [], m), [*Shape][number % len(Shape)])
         kernel = run_kernel(build(task, found.candidate(found.start())), inputs)[0]["y0"]
         bounds.append(rounding_error(task, found.stages))
         assert 0 < np.abs(kernel - exact).max() <= bounds[-1] * largest
-    assert len(bounds) == len(sizes_of(task)) * len(Shape) and rounding_error(task, ()) == 0
+    assert len(bounds) == len(sizes_of(task)) and rounding_error(task, ()) == 0
     assert bounds == sorted(bounds) and bounds[0] < bounds[-1]  # larger tiles round no less
 
 
@@ -316,7 +319,7 @@ def test_phases_that_lie_side_by_side_are_no_vectors(channels: int) -> None:
     """Stored channels first, every other column of the result is of another phase, with tiles of its own."""
     task = transposed(1, 24, (8, 8), channels, channels_last=False)
     found = sketches(task, TARGET, Policy())
-    assert sum(accepted_points(sketch, task, 5) for sketch in found) >= 5
+    assert sum(accepted_points(sketch, task, 2) for sketch in found) >= 5
 
 
 def test_groups_are_filtered_and_their_kernels_counted_once() -> None:
@@ -342,7 +345,7 @@ def test_groups_are_filtered_and_their_kernels_counted_once() -> None:
     ],
     ids=["groups", "vectors that do not divide", "four", "1d", "stride 2"],
 )
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 def test_windows_that_are_stored_channels_first(task) -> None:
     """Operand and result are copied into storage of our own order, and filtered there: transforms and shapes by
     turns."""

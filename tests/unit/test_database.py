@@ -244,6 +244,7 @@ def test_a_hostile_file_is_a_sentence_and_stays_as_it_is(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize("name", ROWS)
+@pytest.mark.sweep(8)
 def test_a_damaged_row_is_left_out_and_said(tmp_path: Path, name: str) -> None:
     """All that reads a database goes on with what is right in it; and what is wrong can be removed."""
     statement, sentence = ROWS[name]

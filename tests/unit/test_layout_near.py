@@ -148,6 +148,7 @@ def changes(graph: Graph, policy: LayoutPolicy, attention: int = 0) -> tuple[Lay
 
 
 @pytest.mark.parametrize("seed", range(0, 40, 3))
+@pytest.mark.sweep(7)
 def test_random_graphs_compute_the_same_whatever_is_changed(seed) -> None:
     made = Random(seed)
     graph = made.graph(8 + seed % 20)

@@ -15,6 +15,7 @@ from small_network import write_small_network
 from modelc.measure import Effort
 
 
+@pytest.mark.slow  # tasks of this network are measured by compare_construction too
 def test_from_end_to_end(tmp_path: Path, in_process: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare_measured, "LONGER", Effort(least=3, most=6, seconds=0.05))
     monkeypatch.setattr(compare_measured, "LEAST_SECONDS", 0.02)
