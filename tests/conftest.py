@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from documents import check_documents
 from hypothesis import HealthCheck, settings
 from tiny_package import spec_of
 
+from modelc.cli import output
 from modelc.package import write_package
 from modelc.scratch import user_cache
 from modelc.tune import end_to_end, retiming, selection
@@ -76,6 +78,19 @@ def no_database_of_the_user() -> Iterator[None]:
         for file in left:
             file.unlink()
         assert not left, "the test wrote to the user's database: give it one of its own"
+
+
+@pytest.fixture(autouse=True)
+def documents_fit_their_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a verb prints with --json in this process is what the published schemas say."""
+    printed = output.write
+
+    def checked(text: str) -> None:
+        if text.startswith(('{\n "schema"', '{"schema"')):
+            check_documents(text)
+        printed(text)
+
+    monkeypatch.setattr(output, "write", checked)
 
 
 @pytest.fixture(scope="module")

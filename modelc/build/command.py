@@ -20,7 +20,7 @@ from modelc.build.kept import Entry, Kept, manifest_digest, proven, put, write_t
 from modelc.build.key import target_of
 from modelc.build.look import looked_at, unverifiable
 from modelc.build.matrix import NAME, read_matrix
-from modelc.build.summary import SCHEMA, junit, markdown, packages_of, read_build
+from modelc.build.summary import SCHEMA, VERSION, junit, markdown, packages_of, read_build
 from modelc.compile.request import called_by_fields
 from modelc.database import Database, database_for
 from modelc.database.consulted import Consulted
@@ -133,6 +133,7 @@ def build_request(request: BuildRequest) -> BuildResult:
         build.judge(before)
     summary = {
         "schema": SCHEMA,
+        "version": VERSION,
         "modelc": __version__,
         "source": str(request.source),
         "only": list(request.only),

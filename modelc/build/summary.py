@@ -12,7 +12,7 @@ import jsonschema
 
 from modelc.errors import ConfigError
 
-SCHEMA = 1
+SCHEMA, VERSION = "build", 1
 MAX_FILE = 1 << 28
 
 
@@ -32,9 +32,11 @@ def read_build(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} cannot be read as a build.json: {error.strerror}") from None
     except (ValueError, RecursionError):
         raise ConfigError(f"{path} is not JSON; expected the build.json of an earlier build") from None
-    newer = isinstance(build, dict) and isinstance(build.get("schema"), int) and build["schema"] > SCHEMA
+    newer = isinstance(build, dict) and isinstance(build.get("version"), int) and build["version"] > VERSION
     if newer:
-        raise ConfigError(f"{path} is of schema {build['schema']}, and this modelc knows up to {SCHEMA}: update modelc")
+        raise ConfigError(
+            f"{path} is of version {build['version']}, and this modelc knows up to {VERSION}: update modelc"
+        )
     wrong = next(iter(jsonschema.Draft202012Validator(schema()).iter_errors(build)), None)
     if wrong is not None:
         place = ".".join(map(str, wrong.absolute_path)) or "the file"

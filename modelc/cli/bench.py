@@ -96,7 +96,7 @@ def bench(
     for note in report["notes"]:
         complain(f"modelc: {note}")
     if as_json:
-        print_json(report)
+        print_json("bench", report)
         return int(failed)
     rows = []
     for name, e in report["engines"].items():

@@ -68,7 +68,7 @@ def build(
             )
         )
     if as_json:
-        print_json(result.to_json())
+        print_json("build", result.to_json())
     else:
         table = [(*row[:2], *map(_size, row[2:5]), *row[5:]) for row in rows(result.build)]
         show(("cell", "", "parameters", "library", "arena", "seconds", "gates"), table)

@@ -166,7 +166,7 @@ def compile_(
             short = beside_ort(result.path, model)
     summary = {**result.to_json(), "beside_ort": short}
     if as_json:
-        print_json(summary)
+        print_json("compile", summary)
     elif result.path is None:
         say(f"stopped after {stop_after}")
     else:

@@ -53,8 +53,8 @@ def show_(tasks: bool, target: str | None, database: Path | None, as_json: bool)
     notes = _noted(opened.note)
     if as_json:
         groups = [asdict(count) for count in counts]
-        summary = {"path": str(opened.path), "bytes": bytes_, "version": ours, "groups": groups, "notes": notes}
-        print_json(summary | ({"tasks": [asdict(line) for line in listed]} if tasks else {}))
+        summary = {"path": str(opened.path), "bytes": bytes_, "modelc": ours, "groups": groups, "notes": notes}
+        print_json("database-show", summary | ({"tasks": [asdict(line) for line in listed]} if tasks else {}))
         return
     say(f"{opened.path}, {size(bytes_)}; this modelc is {ours}")
     rows = [
@@ -123,7 +123,7 @@ def export(output: Path | None, target: str | None, version: str | None, databas
             raise DatabaseError(f"{output} cannot be written: {error.strerror}") from None
     notes = _noted(opened.note)
     if as_json:
-        print_json({"records": count, "notes": notes})
+        print_json("database-export", {"records": count, "notes": notes})
     else:
         say(f"{count} records were written to {output}")
 
@@ -193,7 +193,7 @@ def prune(
         stale_version = code_version() if stale else None
         count = opened.remove_damaged() if damaged else opened.prune(target, stale_version, before, failed)
     if as_json:
-        print_json({"removed": count})
+        print_json("database-prune", {"removed": count})
     else:
         say(f"{count} records were removed")
 
@@ -216,6 +216,6 @@ def _taken(taken: Sequence[Taken], as_json: bool) -> None:
     records, new = sum(source.records for source in taken), sum(source.new for source in taken)
     notes = _noted(*(source.note for source in taken))
     if as_json:
-        print_json({"records": records, "new": new, "notes": notes})
+        print_json("database-import", {"records": records, "new": new, "notes": notes})
     else:
         say(f"{records} records were read, {new} of them are new")

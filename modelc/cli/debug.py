@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import traceback
 
 import click
 
-from modelc.cli.output import complain, write
+from modelc.cli.output import complain, print_json
 from modelc.errors import ModelcError, OutputError, escaped
 
 
@@ -45,7 +44,7 @@ def show_failure(kind: str, message: str, exit_code: int, as_json: bool, said: b
             complain(line)
     if as_json:
         try:
-            write(json.dumps({"error": {"kind": kind, "message": message, "exit_code": exit_code}}) + "\n")
+            print_json("error", {"error": {"kind": kind, "message": message, "exit_code": exit_code}}, indent=None)
         except OutputError as error:
             complain(f"modelc: {error}")
     return exit_code

@@ -25,7 +25,7 @@ def diff(before: Path, after: Path, no_times: bool, every: bool, as_json: bool) 
     with progress("comparing") as then:
         seen = compare(before, after, not no_times, then)
     if as_json:
-        print_json(seen)
+        print_json("diff", seen)
         return
     if seen["same"]:
         say("the packages are the same, but for where they lie")

@@ -17,7 +17,7 @@ def doctor(as_json: bool) -> int:
     with progress("looking"):
         findings = examined()
     if as_json:
-        print_json({"findings": [finding.to_json() for finding in findings]})
+        print_json("doctor", {"findings": [finding.to_json() for finding in findings]})
         return 0 if all(finding.present or not finding.needed for finding in findings) else 1
     rows = [(f.what, "yes" if f.present else "MISSING" if f.needed else "no", f.said) for f in findings]
     show(("", "", ""), rows)

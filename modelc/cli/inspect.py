@@ -32,7 +32,7 @@ def inspect(
 
     description = inspect_path(path, **fixed(shapes, dims, constants), **kept(states, bounds))
     if as_json:
-        print_json(description)
+        print_json("inspect", description)
     elif description["kind"] == "package":
         _print_package(description)
     else:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-JSON_SCHEMA = 1  # of the documents: a key that changes its meaning, or goes, makes it another
+DOCUMENT_VERSION = 1  # of the documents: a key that changes its meaning, or goes, makes it another
 READER_GONE = 128 + 13  # the exit code that a shell shows for what SIGPIPE ended
 
 
@@ -61,17 +61,10 @@ def database_of(database: Path | None, no_database: bool) -> Path | bool:
     return not no_database if database is None else database
 
 
-def print_json(data: Mapping[str, Any] | list[Any], versioned: bool = True) -> None:
-    """One document on stdout; an object says by `schema` which version of its form it has, unless its form is not
-    ours to say."""
-    if versioned and isinstance(data, Mapping):
-        data = {"schema": JSON_SCHEMA, **data}
-    write(json.dumps(data, indent=1) + "\n")
-
-
-def print_event(kind: str, data: Mapping[str, Any]) -> None:
-    """One JSON document on one line of stdout."""
-    write(json.dumps({"schema": JSON_SCHEMA, "event": kind, **data}) + "\n")
+def print_json(schema: str, document: Mapping[str, Any], indent: int | None = 1) -> None:
+    """One document on stdout, on one line without `indent`. It names its schema, SCHEMA.schema.json of the folder
+    schemas, and the version of that."""
+    write(json.dumps({"schema": schema, "version": DOCUMENT_VERSION, **document}, indent=indent) + "\n")
 
 
 class Voice:

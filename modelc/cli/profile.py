@@ -26,7 +26,7 @@ def profile(package: Path, threads: int, inputs: Path | None, as_json: bool) -> 
     with progress("running, and measuring this machine's peak"):
         report = profile_package(package, threads, inputs=data)
     if as_json:
-        print_json(report)
+        print_json("profile", report)
         return
     wide = console_width() >= WIDE
     rows = []

@@ -62,7 +62,7 @@ def reduce(
     with progress("reading the model") as then:
         reduction = reduced(model, place, flags, options, data, seed, seconds, then)
     if as_json:
-        print_json(reduction.to_json())
+        print_json("reduce", reduction.to_json())
     else:
         again = shlex.join(
             ["modelc", "compile", str(reduction.path), "--inputs", str(reduction.inputs), *reduction.options]

@@ -33,6 +33,6 @@ def report(subject: Path, against: Path | None, output: Path, threads: int, as_j
     with progress("reading") as then:
         path = report_request(ReportRequest(subject, output, against, threads, then))
     if as_json:
-        print_json({"report": str(path), "bytes": path.stat().st_size})
+        print_json("report", {"report": str(path), "bytes": path.stat().st_size})
         return
     say(f"{path} ({size(path.stat().st_size)})")

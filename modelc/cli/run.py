@@ -54,7 +54,7 @@ def run(
     ordered = sorted(seconds)
     times = {"runs": repeat, "median_ms": 1e3 * ordered[repeat // 2], "least_ms": 1e3 * ordered[0]}
     if as_json:
-        print_json({"outputs": described, "times": times})
+        print_json("run", {"outputs": described, "times": times})
         return
     for name, array in described.items():
         say(f"{name}: {array['dtype']}{array['shape']}")

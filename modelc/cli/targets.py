@@ -28,7 +28,7 @@ def list_(as_json: bool) -> None:
 
     names = list_targets()
     if as_json:
-        print_json(list(names))
+        print_json("targets-list", {"targets": list(names)})
         return
     for name in names:
         say(name)
@@ -53,7 +53,7 @@ def key(name: str, as_json: bool) -> None:
 
     target_key = load_target(name).key
     if as_json:
-        print_json({"key": target_key})
+        print_json("targets-key", {"key": target_key})
     else:
         say(target_key)
 
@@ -88,7 +88,7 @@ def check(file: Path, as_json: bool) -> int:
             say(f"{outcome.name}: {outcome.status}, {outcome.reason}")
     wrong = [outcome.name for outcome in outcomes if outcome.status == "wrong"]
     if as_json:
-        print_json([asdict(outcome) for outcome in outcomes])
+        print_json("targets-check", {"outcomes": [asdict(outcome) for outcome in outcomes]})
         return 1 if wrong else 0
     if wrong:
         raise VerificationError(f"{file}: {len(wrong)} of {len(outcomes)} intrinsics fail: {', '.join(wrong)}")
@@ -102,6 +102,6 @@ def _print(target: Target, as_json: bool) -> None:
         import yaml
 
         tree: dict[str, Any] = yaml.safe_load(text)
-        print_json(tree, versioned=False)  # a target's own form
+        print_json("targets-show", {"target": tree})
     else:
         write(text)

@@ -16,7 +16,7 @@ from modelc.cli.output import (
     database_options,
     following,
     precision_option,
-    print_event,
+    print_json,
     say,
     target_option,
 )
@@ -128,7 +128,7 @@ def tune(
         def watch(standing: Standing) -> None:
             view.stands(standing)
             if as_json:
-                print_event("round", standing.to_json())
+                print_json("tune", {"event": "round", **standing.to_json()}, indent=None)
 
         request = TuneRequest(
             models,
@@ -151,7 +151,8 @@ def tune(
     for tuning in tunings:
         rounds = write_tuning(tuning)
         if as_json:
-            print_event("result", {**tuning.to_json(), "rounds": None if rounds is None else str(rounds)})
+            written = {"rounds": None if rounds is None else str(rounds)}
+            print_json("tune", {"event": "result", **tuning.to_json(), **written}, indent=None)
         else:
             _show(tuning, rounds, threads, runner)
 

@@ -76,7 +76,7 @@ def verify(
     for note in report.notes:
         complain(f"modelc: {note}")
     if as_json:
-        print_json(report.to_json())
+        print_json("verify", report.to_json())
         return 0 if report.passed else 1
     if per_layer:
         show_kernels(report)

@@ -15,7 +15,7 @@ from modelc.scratch import beside
 if TYPE_CHECKING:
     from modelc.tune.command import TuneResult
 
-SCHEMA = 1
+SCHEMA, VERSION = "tuning", 1
 MAX_FILE = 1 << 26
 
 
@@ -30,7 +30,13 @@ def write_tuning(tuning: TuneResult) -> Path | None:
         return None
     path = place_of(tuning.path)
     times = {"untuned_ms": tuning.times.untuned_ms, "tuned_ms": tuning.times.tuned_ms, "ort_ms": tuning.times.ort_ms}
-    tree = {"schema": SCHEMA, "model": tuning.model, **times, "log": [moment.to_json() for moment in log]}
+    tree = {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "model": tuning.model,
+        **times,
+        "log": [moment.to_json() for moment in log],
+    }
     try:
         with beside(path, folder=False) as made:
             made.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
@@ -47,7 +53,8 @@ def read_tuning(package: Path) -> dict[str, Any] | None:
             tree = json.loads(file.read(MAX_FILE))
     except (OSError, ValueError, RecursionError):
         return None
-    is_tuning = isinstance(tree, dict) and tree.get("schema") == SCHEMA and _rounds(tree.get("log"))
+    is_ours = isinstance(tree, dict) and (tree.get("schema"), tree.get("version")) == (SCHEMA, VERSION)
+    is_tuning = is_ours and _rounds(tree.get("log"))
     return tree if is_tuning and all(_number(tree.get(key)) for key in ("untuned_ms", "tuned_ms", "ort_ms")) else None
 
 

@@ -15,7 +15,6 @@ from modelc.verify.bench import native_package, same_boundary
 from modelc.verify.check import given_or_drawn, variant_of
 from modelc.verify.engine import Engine
 
-SCHEMA = 1
 ROUNDS, SLICE = 5, 0.1  # of fresh processes, seconds of each
 Nodes = tuple[str, ...]
 
@@ -42,7 +41,6 @@ def diff(
     order = {step.name: number for number, step in enumerate(packages[1].manifest.variants[0].steps)}
     changed.sort(key=lambda row: order[row["kernel"]])
     return {
-        "schema": SCHEMA,
         "packages": [str(package.path) for package in packages],
         "same": packages[0].manifest.build_id == packages[1].manifest.build_id,
         "facts": {

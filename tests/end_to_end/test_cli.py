@@ -234,7 +234,11 @@ def test_run(cli, tmp_path) -> None:
     paths = ["--inputs", tmp_path / "in.npz", "--outputs", tmp_path / "out.npz"]
     code, out, _ = cli("run", small.package(), *paths, "--json")
     said = json.loads(out)
-    assert code == 0 and said["outputs"] == {"y": {"dtype": "float32", "shape": [1, 10]}} and said["schema"] == 1
+    assert (
+        code == 0
+        and said["outputs"] == {"y": {"dtype": "float32", "shape": [1, 10]}}
+        and (said["schema"], said["version"]) == ("run", 1)
+    )
     with modelc.load(small.package()) as model:
         assert (np.load(tmp_path / "out.npz")["y"] == model.run({"x": x})["y"]).all()
     np.savez(tmp_path / "in.npz", x=x[:, :2])
@@ -286,11 +290,11 @@ def test_inspect_what_is_neither(cli, tmp_path) -> None:
 
 def test_targets(cli, tmp_path) -> None:
     code, out, _ = cli("targets", "list", "--json")
-    assert code == 0 and {"native", "x86-64-v4", "raspberry-pi-5"} <= set(json.loads(out))
+    assert code == 0 and {"native", "x86-64-v4", "raspberry-pi-5"} <= set(json.loads(out)["targets"])
     code, out, _ = cli("targets", "show", "raspberry-pi-5")
     assert code == 0 and yaml.safe_load(out)["triple"].startswith("aarch64")
     code, out, _ = cli("targets", "probe", "-o", tmp_path / "here.yaml", "--json")
-    assert code == 0 and json.loads(out)["peak"]["float32"] > 0
+    assert code == 0 and json.loads(out)["target"]["peak"]["float32"] > 0
     assert cli("targets", "show", tmp_path / "here.yaml")[0] == 0
 
 

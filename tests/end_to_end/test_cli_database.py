@@ -52,7 +52,10 @@ def test_export_import_and_merge_are_a_round_trip(tmp_path: Path, monkeypatch, c
     )
     assert (tmp_path / "x").read_text() == text
     again = modelc(capsys, "export", "--database", database, "-o", tmp_path / "x", "--json")
-    assert json.loads(again) == {"schema": 1, "records": 9, "notes": []} and (tmp_path / "x").read_text() == text
+    assert (
+        json.loads(again) == {"schema": "database-export", "version": 1, "records": 9, "notes": []}
+        and (tmp_path / "x").read_text() == text
+    )
     assert len(modelc(capsys, "export", "--database", database, "--version", "0.0.1").splitlines()) == 3
 
     def taken(*arguments: object) -> tuple[int, int]:

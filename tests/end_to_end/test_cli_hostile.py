@@ -304,8 +304,8 @@ def test_intrinsics_that_fail_are_one_document(cli, tmp_path) -> None:
     text = (ROOT / "targets/intrinsics/vnni.yaml").read_text()
     (tmp_path / "t.yaml").write_text(text.replace("instruction: vpdpbusd", "instruction: vpdpbusq"))
     code, out, _ = cli("targets", "check", tmp_path / "t.yaml", "--json")
-    found = json.loads(out)
-    assert code == 1 and any(one["status"] == "wrong" for one in found)
+    outcomes = json.loads(out)["outcomes"]
+    assert code == 1 and any(outcome["status"] == "wrong" for outcome in outcomes)
 
 
 # --- what packages are compared with ------------------------------------------------------------------------------

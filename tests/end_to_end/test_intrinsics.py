@@ -274,7 +274,7 @@ def test_a_user_adds_an_intrinsic_by_a_file_and_target(
 
     code, out = run("targets", "check", "board/mine.yaml", "--json")
     assert code == 0
-    assert {one["name"] for one in json.loads(out) if one["status"] != "wrong"} == {
+    assert {one["name"] for one in json.loads(out)["outcomes"] if one["status"] != "wrong"} == {
         "avx2-f32",
         "avx2-int8x64",
         "avx2-int16",
@@ -283,7 +283,7 @@ def test_a_user_adds_an_intrinsic_by_a_file_and_target(
     }
     code, out = run("targets", "show", "board/mine.yaml", "--json")
     listed = ["avx2-f32", "pairs.yaml", "avx2-int8x64", "avx2-int16", "avx2-int16x16"]
-    assert code == 0 and json.loads(out)["intrinsics"] == listed
+    assert code == 0 and json.loads(out)["target"]["intrinsics"] == listed
     model = small.save(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], {"x": [64]}, {"y": [64]}, {})
     code, _ = run("compile", str(model), "--target", "board/mine.yaml", "-o", "p.modelc", "--no-verify", "--json")
     assert code == 0 and read_package(tmp_path / "p.modelc").manifest.target.triple == "x86_64-linux-gnu"

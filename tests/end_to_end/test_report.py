@@ -45,7 +45,15 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     given = {"target": host_target(), "database": False, "shapes": [{"x": (1, 3, 20, 20)}]}
     modelc.compile(folder / "m.onnx", output=folder / "m.modelc", **given)
     log = [{"seconds": k, "trials": 16 * k, "predicted_seconds": 1e-5 / k} for k in (1, 2, 3)]
-    tree = {"schema": 1, "model": "m", "untuned_ms": 0.02, "tuned_ms": 0.01, "ort_ms": 0.03, "log": log}
+    tree = {
+        "schema": "tuning",
+        "version": 1,
+        "model": "m",
+        "untuned_ms": 0.02,
+        "tuned_ms": 0.01,
+        "ort_ms": 0.03,
+        "log": log,
+    }
     (folder / "m.tuning.json").write_text(json.dumps(tree))
     return folder / "m.modelc"
 
@@ -178,7 +186,16 @@ def test_of_a_build_and_what_is_none(tmp_path: Path, capsys) -> None:
         "said": "",
     }
     cell |= {"package": "", "sizes": {"params": 1, "library": 2, "arena": 3}, "seconds": 1.0, "gates": [gate]}
-    build = {"schema": 1, "modelc": "0", "source": "m", "only": [], "shard": "", "passed": False, "seconds": 1.0}
+    build = {
+        "schema": "build",
+        "version": 1,
+        "modelc": "0",
+        "source": "m",
+        "only": [],
+        "shard": "",
+        "passed": False,
+        "seconds": 1.0,
+    }
     (tmp_path / "build.json").write_text(json.dumps({**build, "cells": [cell]}))
     assert ended("report", tmp_path / "build.json", "-o", tmp_path / "b.html") == 0
     assert "a:b:f32: max-params: 3 of 2" in (tmp_path / "b.html").read_text()
