@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,9 @@ import click
 
 from modelc.cli.fixing import data_option, given_data
 from modelc.cli.number import Finite
-from modelc.cli.output import complain, json_option, print_json, progress, say, show
+from modelc.cli.output import complain, json_option, print_json, say, show
 from modelc.cli.places import no_package, package_argument
+from modelc.cli.progress_bar import Staged, bar
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -79,13 +81,15 @@ def bench(
     data = given_data(inputs)
     judged: list[tuple[str, str, Slower | SlowerKernels]] = []
     counted = _counted([str(package), *before], model, data) if counts else {}
-    with progress("starting") as then:
-        report = bench_package(package, engines, model, threads, seconds, then, peak, data)
-        for other in before:
-            for what, floor in floors.items():
-                judging = slower if what == "slower" else slower_kernels
-                pair = Pair.of(package, other, data)
-                judged.append((other, what, judging(pair, floor, threads, seconds, then)))
+    comparisons = {f"{what} than {other}": (other, what) for other in before for what in floors}
+    with bar() as view:
+        shares = {"timing": 1.0 + len(set(engines)), **dict.fromkeys(comparisons, 3.0)}  # of engines, each some seconds
+        follow = Staged(view, shares, lines=False).follow
+        report = bench_package(package, engines, model, threads, seconds, partial(follow, "timing"), peak, data)
+        for stage, (other, what) in comparisons.items():
+            judging = slower if what == "slower" else slower_kernels
+            verdict = judging(Pair.of(package, other, data), floors[what], threads, seconds, partial(follow, stage))
+            judged.append((other, what, verdict))
     if counts:
         report["instructions"] = counted
     failed = any(verdict.slower for _, _, verdict in judged)

@@ -1,4 +1,5 @@
-"""A bar with percentage and time left, on a terminal; elsewhere a line for each thing that is done."""
+"""A bar with percentage and time left, on a terminal; elsewhere a line for each thing that is done, where that is
+wanted."""
 
 from __future__ import annotations
 
@@ -40,35 +41,39 @@ class Bar:
             self._drawn.update(self._task, description=plain(text)[:60])
 
 
+COMPILING: Mapping[str, float] = {  # what stages take of the whole, as a rule
+    "import": 0.03,
+    "simplify": 0.03,
+    "partition": 0.34,
+    "schedule": 0.1,
+    "codegen": 0.35,
+    "package": 0.03,
+    "verify": 0.12,
+}
+VERIFYING: Mapping[str, float] = {"import": 0.05, "simplify": 0.05, "partition": 0.3, "verify": 0.6}
+
+
 class Staged:
-    """A compilation on a bar: stages take the shares of it that they usually do; within one, `N of M` says how far."""
+    """What has stages, on a bar: each takes its share of the whole; within one, `N of M` says how far it is. `lines`:
+    where nobody watches, a line says when a stage begins."""
 
-    SHARES: Mapping[str, float] = {
-        "import": 0.03,
-        "simplify": 0.03,
-        "partition": 0.34,
-        "schedule": 0.1,
-        "codegen": 0.35,
-        "package": 0.03,
-        "verify": 0.12,
-    }
-
-    def __init__(self, view: Bar) -> None:
-        self._view = view
+    def __init__(self, view: Bar, shares: Mapping[str, float] = COMPILING, lines: bool = True) -> None:
+        self._view, self._lines = view, lines
+        self._shares = {stage: share / sum(shares.values()) for stage, share in shares.items()}
         self._farthest = 0.0
         self._said: set[str] = set()
 
     def follow(self, stage: str, text: str) -> None:
-        """What a Request's `progress` is told; where nobody watches, a line says when a stage begins."""
+        """What a Request's `progress` is told."""
         if not self._view.drawn:
-            if stage not in self._said:
+            if self._lines and stage not in self._said:
                 self._view.say(f"{stage} {text}")
             self._said.add(stage)
             return
-        before = sum(share for name, share in self.SHARES.items() if _earlier(name, stage, tuple(self.SHARES)))
-        match = re.match(r"(\d+) of (\d+) ", text)
-        within = int(match[1]) / int(match[2]) if match and int(match[2]) else 0.0
-        self._farthest = max(self._farthest, before + within * self.SHARES.get(stage, 0.0))
+        before = sum(share for name, share in self._shares.items() if _earlier(name, stage, tuple(self._shares)))
+        match = re.search(r"\b(\d+) of (\d+)\b", text)
+        within = min(int(match[1]) / int(match[2]), 1.0) if match and int(match[2]) else 0.0
+        self._farthest = max(self._farthest, before + within * self._shares.get(stage, 0.0))
         self._view.stands(round(1000 * self._farthest), 1000, f"{stage} {text}")
 
 

@@ -9,8 +9,9 @@ import click
 
 from modelc.cli.importing import import_quickly
 from modelc.cli.number import Finite
-from modelc.cli.output import complain, json_option, print_json, progress, say, show
+from modelc.cli.output import complain, json_option, print_json, say, show
 from modelc.cli.places import no_package, package_argument
+from modelc.cli.progress_bar import VERIFYING, Staged, bar
 
 if TYPE_CHECKING:
     from modelc.verify.kernels.report import KernelReport
@@ -71,8 +72,11 @@ def verify(
     from modelc.compile.verification import verify as verify_package
 
     feed = None if inputs is None else read_npz(inputs)
-    with progress("comparing with ONNX Runtime"):
-        report = verify_package(package, model, feed, seed, samples, rtol, atol, per_layer, check=check)
+    with bar() as view:
+        follow = Staged(view, VERIFYING, lines=False).follow
+        report = verify_package(
+            package, model, feed, seed, samples, rtol, atol, per_layer, check=check, progress=follow
+        )
     for note in report.notes:
         complain(f"modelc: {note}")
     if as_json:

@@ -4,9 +4,10 @@ found right."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,12 @@ class Comparison:
         inputs = f"{self.limits.samples} sample(s)" if self.inputs is None else "the given inputs"
         return f"{inputs} against ONNX Runtime"
 
-    def report(self, folder: Path) -> Report:
-        """How far the package in `folder` is off."""
+    def report(self, folder: Path, say: Callable[[str], None]) -> Report:
+        """How far the package in `folder` is off; `say` is told how many kernels of how many have run."""
         v = self.limits
         given = (v.seed, v.samples, v.rtol, v.atol, v.bf16)
-        return verify_outputs(folder, self.model, self.inputs, *given, True, self.blueprints, v.check, brief=True)
+        judged = (self.blueprints, v.check)
+        return verify_outputs(folder, self.model, self.inputs, *given, True, *judged, brief=True, say=say)
 
 
 def publish(
@@ -77,7 +79,7 @@ def publish(
         written = True
         stages.took("package", time.perf_counter() - start)
         with stages.stage("verify", str(comparison)), offering_no_verify():
-            report = comparison.report(folder)
+            report = comparison.report(folder, partial(stages.progress, "verify"))
         if filtered and any(o.filtered and _is_by_filtering(o, report) for o in report.outputs):
             raise WrongByFiltering(report.sentence())
         if not report.passed and not keep_unverified:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from modelc import __version__
 from modelc.compile.choices import check_choices, digest_of, parse_choices
 from modelc.compile.pipeline import Run
+from modelc.compile.stages import Progress, Stages
 from modelc.errors import ConfigError, InputError, InvalidIR, ModelcError, TargetError, blaming
 from modelc.frontend.quantize.write import write_quantized
 from modelc.package import Package, read_choices, read_package
@@ -37,11 +39,13 @@ def verify(
     per_layer: bool = False,
     bf16: Tolerance = BF16,
     check: str = "default",
+    progress: Progress = lambda stage, text: None,
 ) -> Report:
     """Judges every kernel of a package by itself, and compares the whole with ONNX Runtime on `inputs`, or on `samples`
     drawn ones for each variant; what is computed through bfloat16 has to be as near as `bf16` says, everything else as
     `rtol` and `atol` say. `check` (quick, default, thorough) is how many numbers of each kernel are looked at.
-    `per_layer` compares every kernel with ONNX Runtime's piece of the model too."""
+    `per_layer` compares every kernel with ONNX Runtime's piece of the model too. `progress` is told each stage and what
+    it is at."""
     with blaming(f"package {package}, model {model}"), ExitStack() as stack:
         for name, value in (("rtol", rtol), ("atol", atol)):
             if not 0 <= value < inf:
@@ -55,7 +59,7 @@ def verify(
             model, notes = quantized, ["the model is quantized as for the package, and compared so"]
         blueprints: tuple[Blueprint, ...] = ()
         try:
-            blueprints = blueprints_of(read, Path(model)) if read_choices(read) else ()
+            blueprints = blueprints_of(read, Path(model), progress) if read_choices(read) else ()
         except TargetError as error:  # a user's intrinsics lie elsewhere
             notes.append(f"its kernels cannot be judged by themselves: {error}")
         except (ModelcError, InvalidIR) as error:
@@ -75,6 +79,7 @@ def verify(
             blueprints=blueprints,
             check=check,
             per_layer=per_layer,
+            say=partial(progress, "verify"),
         )
         return replace(report, notes=(*notes, *report.notes))
 
@@ -90,7 +95,7 @@ def _as_quantized(read: Package, model: Path, stack: ExitStack) -> Path | None:
     return path
 
 
-def blueprints_of(read: Package, model: Path) -> tuple[Blueprint, ...]:
+def blueprints_of(read: Package, model: Path, progress: Progress = lambda stage, text: None) -> tuple[Blueprint, ...]:
     """How each variant of a package was made, from its choices and its model, or another with the same Tasks. Raises
     ConfigError where the choices do not name all of them."""
     source = str(read.path / "choices.json")
@@ -106,6 +111,7 @@ def blueprints_of(read: Package, model: Path) -> tuple[Blueprint, ...]:
         locked=chosen,
         tasks=chosen.tasks,
         constants=constants,
+        stages=Stages(progress=progress),
     )
     programs = run.programs()
     tasks = {bound.task.hash: bound.task for program in programs.rounded for bound in program.kernels}

@@ -82,7 +82,7 @@ class Pair:
             for number in range(MORE * ROUNDS):
                 if number >= ROUNDS and not _open(ratios, own, floor):
                     break
-                say(f"round {number + 1}")
+                say(f"round {number + 1} of {ROUNDS if number < ROUNDS else MORE * ROUNDS}")
                 for engine in engines:
                     if number:
                         engine.restart()

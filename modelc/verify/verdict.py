@@ -9,7 +9,7 @@ witness     where an output is not near and all kernels are right, each is compa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -75,6 +75,7 @@ def verify_outputs(
     check: str = "default",
     per_layer: bool = False,
     brief: bool = False,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Runs both on `inputs`, or on `samples` drawn inputs for every variant of the package; with `every_variant`, the
     others than that of `inputs` are not left out. What was fixed of the model's inputs is given to it too. `bf16` is
@@ -82,7 +83,7 @@ def verify_outputs(
     damaged raises PackageError, inputs that do not fit InputError. Kernels are judged by the `blueprints` of all
     variants, none where these are not known, with an effort of EFFORTS, or with a `brief` one, which takes a small
     share of the time that compiling takes; `per_layer` compares them with ONNX Runtime's pieces too, whether or not an
-    output departs."""
+    output departs. `say` is told how many kernels of how many have run."""
     read = read_package(package, check=True)
     if inputs is not None:
         inputs = without_constants(fixed_inputs(read), inputs)
@@ -108,6 +109,7 @@ def verify_outputs(
         except VerificationError as error:
             failure = f"did not run: {error}"
         carried = Carried(read)
+        going = _Going(say, _expected(read, given, drawn_for if feeds is not given else (), samples))
         variants = dict[int, None]()
         for number, feed in feeds:
             variants[number] = None
@@ -115,10 +117,11 @@ def verify_outputs(
             compared += 1
             within = inside[number] if inside else None
             try:  # first, as it says what is out of range
-                made = runner.run(feed, within.watch({**fed, **filled_up(read, feed)}) if within else None)
+                made = runner.run(feed, within.watch({**fed, **filled_up(read, feed)}, going) if within else None)
             except VerificationError as error:
                 failure = f"did not run: {error}"
                 break
+            going.run_ended(len(read.manifest.variants[number].steps))
             if within is not None:
                 within.end(made)
             expected = reference.run(fed)
@@ -161,6 +164,28 @@ def _notes(kernels: Sequence[Any], judged: bool) -> list[str]:
     return notes
 
 
+def _expected(read: Package, given: Sequence[tuple[int, Arrays]], drawn_for: Collection[int], samples: int) -> int:
+    """How many kernels will run, but for what control flow, states and lengths add."""
+    runs = [number for number, _ in given] + [number for number in drawn_for for _ in range(samples)]
+    return sum(len(read.manifest.variants[number].steps) for number in runs)
+
+
+@dataclass
+class _Going:
+    """How many kernels have run in runs that have ended, of those that will."""
+
+    say: Callable[[str], None]
+    expected: int
+    ended: int = 0
+
+    def within_run(self, kernels: int) -> None:
+        self.say(f"{min(self.ended + kernels, self.expected)} of {self.expected} kernels judged")
+
+    def run_ended(self, kernels: int) -> None:
+        self.ended += kernels
+        self.within_run(0)
+
+
 @dataclass
 class _Inside:
     """The kernels of one variant, which are judged while it runs."""
@@ -176,8 +201,8 @@ class _Inside:
     def of(cls, package: Package, number: int, blueprint: Blueprint, effort: Effort, seed: int) -> _Inside:
         return cls(Judge(blueprint, effort, seed), blueprint, package, number, effort)
 
-    def watch(self, feed: Arrays) -> Watch:
-        """What to look at in a run on `feed`."""
+    def watch(self, feed: Arrays, going: _Going) -> Watch:
+        """What to look at in a run on `feed`, and whom to tell how far it is."""
         plan, phases = self.package.manifest.variants[self.number], self.blueprint.phases
         of_steps = uses_by_step(self.blueprint.program, plan, phases)
         rows = rows_of(of_steps, plan, phases, self.effort.calls)
@@ -187,7 +212,7 @@ class _Inside:
         due = {number: row for number, row in enumerate(rows) if row.after and row.step not in within}
 
         def consume(records: Iterator[Watched]) -> None:
-            for call in calls_of(_ticking_off(due, records), rows, of_steps, phases):
+            for call in calls_of(_ticking_off(due, _told(records, rows, going)), rows, of_steps, phases):
                 self.judge.look(call)
             self.unseen = tuple(due.values())
 
@@ -218,6 +243,13 @@ def _ticking_off(due: dict[int, Row], records: Iterator[Watched]) -> Iterator[Wa
     """The records, of which those that are due become less."""
     for record in records:
         due.pop(record.place, None)
+        yield record
+
+
+def _told(records: Iterator[Watched], rows: Sequence[Row], going: _Going) -> Iterator[Watched]:
+    """The records; of each, how far the run is that makes them."""
+    for record in records:
+        going.within_run(rows[record.place].step)
         yield record
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modelc.cli.output import Voice
-from modelc.cli.progress_bar import Bar, Staged, bar
+from modelc.cli.progress_bar import COMPILING, VERIFYING, Bar, Staged, bar
 
 STAGES = (
     ("import", "m.onnx"),
@@ -36,8 +36,18 @@ def test_it_goes_forward() -> None:
     assert 0.8 < view.shares[-1] < 1.0 and view.shares[2] - view.shares[1] == pytest.approx(0.35 / 2, abs=2e-3)
 
 
-def test_the_shares_are_of_one_whole() -> None:
-    assert sum(Staged.SHARES.values()) == pytest.approx(1.0)
+def test_shares_are_of_one_whole_whatever_they_are_given_in() -> None:
+    view = Recorded()
+    follow = Staged(view, {"timing": 3.0, "slower than OLD.modelc": 1.0}).follow
+    for stage, text in (
+        ("timing", "slice 20 of 40"),
+        ("timing", "slice 40 of 40"),
+        ("slower than OLD.modelc", "round 4 of 8"),
+        ("slower than OLD.modelc", "round 9 of 24"),  # more are needed: it stays where it is
+    ):
+        follow(stage, text)
+    assert view.shares == [0.375, 0.75, 0.875, 0.875]
+    assert sum(COMPILING.values()) == pytest.approx(1.0) == sum(VERIFYING.values())
 
 
 def test_lines_where_nobody_watches(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,6 +61,9 @@ def test_lines_where_nobody_watches(capsys: pytest.CaptureFixture[str], monkeypa
         "partition",
         "verify",
     ]
+    with bar() as view:
+        Staged(view, VERIFYING, lines=False).follow("verify", "3 of 9 kernels judged")
+    assert capsys.readouterr().err == ""
     monkeypatch.setattr(Voice, "quiet", True)
     with bar() as view:
         Staged(view).follow("import", "m.onnx")
