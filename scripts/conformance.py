@@ -213,7 +213,7 @@ def document(results: Sequence[tuple[str, str, str]]) -> str:
         "",
         "ONNX's own node tests, each compiled to a package that is loaded and run on the test's data. Written by",
         "",
-        "<!-- run: no, takes half an hour -->",
+        "<!-- run: no, takes half an hour; tests/end_to_end/scripts/test_conformance.py runs a part -->",
         "```sh",
         f"python scripts/conformance.py --expected {EXPECTED} --document docs/conformance.md",
         "```",

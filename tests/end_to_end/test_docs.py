@@ -2,8 +2,10 @@
 
 A code block is fenced and says its language. A block of sh, python, c or yaml has a mark on the line before it:
 
-    <!-- run -->                 it is run here, in a folder with the models of docs_models.py and MODEL.modelc
-    <!-- run: no, REASON -->     it is not
+    <!-- run -->                       it is run here, in a folder with the models of docs_models.py and MODEL.modelc
+    <!-- run, with THIS as THAT -->    with other words: a small model or budget in place of what readers have
+    <!-- run, where PROGRAM -->        where there is this program
+    <!-- run: no, REASON -->           it is not: what it needs, or the test that has it in small
 
 Blocks of a page are run in their order in one folder of its own. Of sh each line is a command; c is the file app.c;
 yaml is what a copy of configs/default.yaml says otherwise.
@@ -38,7 +40,9 @@ PAGES = {
 }
 README_BYTES = 12 << 10
 LANGUAGES = ("sh", "python", "c", "yaml")
-MARK = re.compile(r"<!-- run(?:: no, (?P<reason>[^>]+))? -->")
+MARK = re.compile(
+    r"<!-- run(?:: no, (?P<reason>[^>]+)|(?:, with (?P<this>.+?) as (?P<that>.+?))?(?:, where (?P<program>\S+))?) -->"
+)
 FLAG = re.compile(r"(?<![\w/$'.-])--?[a-z][a-z-]*")
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 FUZZERS = ROOT / "tests/fuzz"
@@ -55,6 +59,19 @@ class Block(NamedTuple):
     @property
     def runs(self) -> bool:
         return self.mark is not None and self.mark["reason"] is None
+
+    @property
+    def to_run(self) -> str:
+        """The text with the words by which it is run."""
+        this = self.mark["this"] if self.mark else None
+        assert this is None or this in self.text, f"{self.place}: there is no {this} in it"
+        return self.text if self.mark is None or this is None else self.text.replace(this, self.mark["that"])
+
+    @property
+    def lacks(self) -> str:
+        """The program that it needs and this machine has not."""
+        program = self.mark["program"] if self.mark else None
+        return program if program and shutil.which(program) is None else ""
 
     @property
     def place(self) -> str:
@@ -100,6 +117,8 @@ def test_every_block_says_its_language_and_whether_it_is_run(page: str) -> None:
     for block in BLOCKS[page]:
         assert block.language in (*LANGUAGES, "text"), f"{block.place}: is it sh, python, c, yaml or text?"
         assert block.mark or block.language == "text", f"{block.place} has no mark: <!-- run -->, or why not"
+        for path in PATH.findall(block.mark["reason"] or "") if block.mark else ():
+            assert (ROOT / path).exists(), f"{block.place}: there is no {path}"
     indented = re.search(r"\n\n {4}\S.*", prose(page))
     assert not indented, f"{page}: write {indented[0].strip() if indented else ''!r} in a fence"
 
@@ -138,12 +157,12 @@ def changed(text: str) -> dict[str, Any]:
 
 def run_block(block: Block, folder: Path) -> None:
     if block.language == "sh":
-        for line in commands(block.text):
+        for line in commands(block.to_run):
             run_line(line, block.place)
     elif block.language == "python":
         path = list(sys.path)
         try:
-            exec(compile(block.text, block.place, "exec"), {"__name__": "__main__"})
+            exec(compile(block.to_run, block.place, "exec"), {"__name__": "__main__"})
         finally:
             sys.path[:] = path
             for name, module in list(sys.modules.items()):
@@ -164,7 +183,7 @@ def test_what_a_page_says_can_be_run(
     folder = Path(shutil.copytree(models, tmp_path / "page"))
     monkeypatch.chdir(folder)
     for block in BLOCKS[page]:
-        if block.runs:
+        if block.runs and not block.lacks:
             run_block(block, folder)
 
 

@@ -36,6 +36,12 @@ TEXTS = {
     "RANGE": """counted (int64 longest) => (int64[n] positions)
         <int64 zero = {0}, int64 one = {1}>
         { positions = Range (zero, longest, one) }""",
+    "FAILING": """failing (float[4] x) => (float[4] y)
+        {
+            kept = Relu (x)
+            text = Cast <to: int = 8> (kept)
+            y = Cast <to: int = 1> (text)
+        }""",
     "BRANCH": """branching (bool doubled, float[2, 4] x) => (float[2, 4] y)
         {
             y = If (doubled) <
