@@ -26,14 +26,13 @@ import tempfile
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from xml.etree.ElementTree import SubElement, indent, tostring
 
 import numpy as np
 import paths
 from bench_networks import model_file
 from kept_rows import MODELS, Kept, Row
-from svg_figure import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, framed
 from trained_models import shapes_of
+from vl_convert import vegalite_to_svg
 
 from modelc import __version__
 from modelc.compile.config import Config, load_config
@@ -51,8 +50,6 @@ from modelc.tune.search.population import Space
 from modelc.tune.search.scheduler import Scheduler
 from modelc.tune.search.standing import Standing
 from modelc.tune.search.tune import Budget, Moment, Subject, Tuned, tune_tasks
-
-COLOURS = ("#1f6fb4", "#d1495b", "#2f9e44", "#e8890c", "#7b4fa6", "#0b9aa2", "#8a6d3b", "#555555", "#d36ba6")
 
 
 class InTurn(Scheduler):
@@ -180,17 +177,25 @@ def drawn(rows: Sequence[Row], title: str) -> str:
     for row in rows:
         if row["points"]:
             shown.setdefault(row["way"], row)
-    most = max(row["points"][-1][0] for row in shown.values())
-    high = max(p[2] for row in shown.values() for p in row["points"])
-    across, up = Axis(0.0, most, LEFT, WIDTH - RIGHT), Axis(1.0, high * 1.02, HEIGHT - BOTTOM, TOP)
-    svg = framed(f"{title}: times as fast as untuned, over measurements", across, up)
-    for k, (way, row) in enumerate(shown.items()):
-        colour = COLOURS[k % len(COLOURS)]
-        points = " ".join(f"{across.at(p[0]):.1f},{up.at(p[2]):.1f}" for p in row["points"])
-        SubElement(svg, "polyline", {"points": points, "fill": "none", "stroke": colour, "stroke-width": "2"})
-        SubElement(svg, "text", x=str(WIDTH - RIGHT - 130), y=str(HEIGHT - BOTTOM - 8 - 15 * k), fill=colour).text = way
-    indent(svg)
-    return tostring(svg, "unicode") + "\n"
+    moments = [
+        {"way": way, "measurements": trials, "speed": speed}
+        for way, row in shown.items()
+        for trials, _, speed in row["points"]
+    ]
+    spec = {
+        "title": {"text": f"{title}: times as fast as untuned, over measurements", "anchor": "start"},
+        "width": 520,
+        "height": 300,
+        "background": "white",
+        "data": {"values": moments},
+        "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2},
+        "encoding": {
+            "x": {"field": "measurements", "type": "quantitative", "axis": {"tickCount": 6}},
+            "y": {"field": "speed", "type": "quantitative", "title": None, "scale": {"zero": False}},
+            "color": {"field": "way", "type": "nominal", "title": None, "scale": {"domain": list(shown)}},
+        },
+    }
+    return str(vegalite_to_svg(spec)) + "\n"
 
 
 def main() -> None:
