@@ -27,6 +27,8 @@ from modelc.build.summary import schema
 from modelc.cli import main
 from modelc.database import Database
 from modelc.measure import dask_client
+from modelc.package import read_package
+from modelc.passes.machine import multiplied
 
 TARGET = host_target().name
 
@@ -144,6 +146,25 @@ def test_gates_say_the_cell_the_gate_and_the_amount(copied: Path, capsys) -> Non
     assert f"sum:{TARGET}:f32: max-params: 64 bytes of 31, 33 too many" in capsys.readouterr().err
     suites = fromstring((copied / "out/build.junit.xml").read_text())
     assert [suite.attrib["failures"] for suite in suites] == ["1", "1"]
+
+
+def test_a_cell_of_bytes_is_calibrated_and_its_drop_is_a_gate(tmp_path: Path) -> None:
+    if not multiplied(host_target()):
+        pytest.skip(f"{TARGET} has no instruction that multiplies bytes")
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((256, 128)).astype(np.float32) / 16}
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("MatMul", ["r", "w"], ["y"])]
+    save(tmp_path / "net.onnx", nodes, {"x": [64, 256]}, {"y": [64, 128]}, weights)
+    np.savez(tmp_path / "samples.npz", x=rng.standard_normal((8, 64, 256)).astype(np.float32))
+    models = {"net": {"path": "net.onnx", "calibrate": "samples.npz", "gates": {"max-drop": "5%"}}}
+    whole = {"schema": 1, "targets": [TARGET], "precisions": ["int8"], "models": models, "output": "out"}
+    (tmp_path / "modelc.yaml").write_text(yaml.safe_dump(whole))
+    assert again(tmp_path) == 0
+    (cell,) = json.loads((tmp_path / "out/build.json").read_text())["cells"]
+    (gate,) = [gate for gate in cell["gates"] if gate["gate"] == "max-drop"]
+    assert (cell["outcome"], gate["outcome"], gate["limit"]) == ("built", "passed", 0.05) and 0 < gate["value"] <= 0.05
+    package = read_package(tmp_path / f"out/net.{TARGET}.int8.modelc")
+    assert any("1 of 1 layers multiply bytes" in note for note in package.manifest.notes)
 
 
 def test_gates_of_speed(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
