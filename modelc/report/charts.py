@@ -9,6 +9,7 @@ from modelc.report.facts import size
 
 MOST_BARS, MOST_PAIRS = 30, 16
 BAR = 18  # pixels of height
+VERDICTS = ["right", "WRONG"]
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 
 Spec = dict[str, Any]
@@ -68,9 +69,9 @@ def roofline(kernels: Rows, roof: Mapping[str, Any]) -> Spec:
         knee = peak / roof["gbs"]
         for x in (low, min(max(knee, low), high), high):
             lines.append({"dtype": dtype, "intensity": x, "gflops": min(peak, x * roof["gbs"])})
-    scale = {"type": "log"}
-    x = _axis("intensity", "quantitative", "operations per byte", scale=scale)
-    y = _axis("gflops", "quantitative", "GFLOP/s", scale=scale)
+    decades: Spec = {"scale": {"type": "log"}, "axis": {"values": [10.0**power for power in range(-4, 7)]}}
+    x = _axis("intensity", "quantitative", "operations per byte", **decades)
+    y = _axis("gflops", "quantitative", "GFLOP/s", **decades)
     color = _axis("dtype", "nominal", "computes in")
     tooltip = [
         _axis("kernel", "nominal", "kernel"),
@@ -129,6 +130,7 @@ def verification(kernels: Rows) -> Spec:
         for k in kernels
         if isinstance(k["worst"], int | float) and k["samples"]
     ]
+    occurring = {"values": [verdict for verdict in VERDICTS if any(row["judged"] == verdict for row in rows)]}
     tooltip = [
         _axis("kernel", "nominal", "kernel"),
         _axis("worst", "quantitative", "of the bound", format=".2f"),
@@ -143,7 +145,7 @@ def verification(kernels: Rows) -> Spec:
                 "encoding": {
                     "x": _axis("step", "quantitative", "step"),
                     "y": _axis("worst", "quantitative", "share of the rounding bound"),
-                    "color": _axis("judged", "nominal", "", scale={"domain": ["right", "WRONG"]}),
+                    "color": _axis("judged", "nominal", "", scale={"domain": VERDICTS}, legend=occurring),
                     "tooltip": tooltip,
                 },
             },
