@@ -19,6 +19,7 @@ from modelc.package.toolchain import native_machine
 Arrays = Mapping[str, NDArray[Any]]
 SECONDS = 2.0  # that each engine is timed for
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+INSTRUCTIONS = "max-more-instructions"
 
 
 @dataclass(frozen=True)
@@ -76,21 +77,22 @@ def _drop(limit: float, package: Package) -> GateResult | None:
 def timed(
     model: Model, package: Package, baseline: Path | None, inputs: Arrays | None, say: Callable[[str], None]
 ) -> Iterator[GateResult]:
-    """What has to be timed; skipped where this machine cannot run the package. `baseline` is the package of before."""
-    gates = model.gates
-    named = [f"min-ratio {engine}" for engine in gates.ratios]
-    named += gates.slowdowns
-    if why := _cannot_time(package):
-        for gate in named:
-            yield GateResult(gate, SKIPPED, why)
-        return
+    """What has to be timed, skipped where this machine cannot run the package, and what is counted under an emulator
+    too. `baseline` is the package of before."""
+    gates, why = model.gates, _cannot_time(package)
     for engine, least in gates.ratios.items():
-        yield _beside(engine, least, model, package, inputs, say)
+        yield _beside(engine, least, model, package, inputs, say) if not why else _skipped(f"min-ratio {engine}", why)
     for gate, floor in gates.slowdowns.items():
-        if baseline is None:
+        if why and gate != INSTRUCTIONS:
+            yield _skipped(gate, why)
+        elif baseline is None:
             yield GateResult(gate, SKIPPED, "the baseline has no such cell: give --baseline BUILD.json")
         else:
             yield _slowdown(gate, floor, package, baseline, inputs, say)
+
+
+def _skipped(gate: str, why: str) -> GateResult:
+    return GateResult(gate, SKIPPED, why)
 
 
 def _slowdown(
@@ -102,7 +104,7 @@ def _slowdown(
     try:
         if sha256_of(package.path / MANIFEST) == sha256_of(baseline / MANIFEST):
             return GateResult(gate, PASSED, "the very package of the baseline", floor, 0.0)
-        if gate == "max-more-instructions":
+        if gate == INSTRUCTIONS:
             said, share = _more_instructions(package, baseline, inputs)
             failed = share > floor
         else:

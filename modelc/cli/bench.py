@@ -15,6 +15,7 @@ from modelc.cli.number import Finite
 from modelc.cli.output import complain, json_option, print_json, say, show
 from modelc.cli.places import no_package, package_argument
 from modelc.cli.progress_bar import Staged, bar
+from modelc.errors import TargetError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,7 +47,7 @@ USAGE = "modelc bench PKG.modelc --against ort --model MODEL.onnx"
     "--seconds", metavar="S", type=Finite(0.1, MOST_SECONDS), default=3.0, show_default=True, help="Per engine."
 )
 @click.option("--peak", is_flag=True, help="Also the share of what this machine's units reach, timed by turns too.")
-@click.option("--counts", is_flag=True, help="Also the instructions of a run, of each package, by valgrind.")
+@click.option("--counts", is_flag=True, help="Also the instructions of a run, of each package.")
 @click.option(
     "--fail-if",
     metavar="slower:3%",
@@ -81,6 +82,8 @@ def bench(
     data = given_data(inputs)
     judged: list[tuple[str, str, Slower | SlowerKernels]] = []
     counted = _counted([str(package), *before], model, data) if counts else {}
+    if counts and not (peak or floors or set(engines) - set(before)) and (why := _untimed([str(package), *before])):
+        return _show_counts(counted, why, threads, as_json)
     comparisons = {f"{what} than {other}": (other, what) for other in before for what in floors}
     with bar() as view:
         shares = {"timing": 1.0 + len(set(engines)), **dict.fromkeys(comparisons, 3.0)}  # of engines, each some seconds
@@ -109,8 +112,7 @@ def bench(
         rows.append((e["about"], *times, str(e["runs"]), "" if ratio is None else f"{ratio:.2f}"))
     show(("engine", "median ms", "p10", "p90", "runs", "time / modelc's"), rows)
     say(f"{threads} thread(s)")
-    for name, count in counted.items():
-        say(f"{count:,} instructions in a run of {name}")
+    _say_counts(counted)
     if peak:
         peaks = ", ".join(f"{dtype} {gflops:.0f}" for dtype, gflops in report["peak_gflops"].items())
         say(f"{report['peak_share']:.0%} of the peak: {peaks} GFLOP/s in this run")
@@ -129,6 +131,33 @@ def _counted(packages: Sequence[str], model: Path | None, data: Mapping[str, NDA
 
     feed = given_or_drawn(read_package(packages[0]), model, data)
     return {name: instructions(name, feed) for name in packages}
+
+
+def _untimed(packages: Sequence[str]) -> str:
+    """Why these packages are not timed on this machine; nothing where they can be."""
+    from modelc.verify.bench import native_package
+
+    try:
+        for name in packages:
+            native_package(name)
+    except TargetError as error:
+        return str(error)
+    return ""
+
+
+def _show_counts(counted: Mapping[str, int], why: str, threads: int, as_json: bool) -> int:
+    complain(f"modelc: {why}")
+    if as_json:
+        untimed: dict[str, Any] = {"threads": threads, "inputs": {}, "notes": [why], "engines": {}, "ratio": {}}
+        print_json("bench", {**untimed, "instructions": counted})
+    else:
+        _say_counts(counted)
+    return 0
+
+
+def _say_counts(counted: Mapping[str, int]) -> None:
+    for name, count in counted.items():
+        say(f"{count:,} instructions in a run of {name}")
 
 
 def _failing(text: str) -> tuple[str, float]:
