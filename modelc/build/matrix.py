@@ -220,12 +220,16 @@ def _clashes(tree: Mapping[str, Any]) -> Iterator[str]:
         except ModelcError as error:
             yield f"models.{name}: {error}"
         if form and any(_target(target).budget for target in model.get("targets", tree["targets"])):
-            yield f"models.{name}: tuned packages have no form and no limits: leave these out, or the target's budget"
+            yield f"models.{name}: tuned packages have no form, limits or weights: leave out these, or the budget"
         narrow = "int8" in model.get("precisions", tree.get("precisions", ()))
         if narrow and not {"calibrate", "choices"} & model.keys():
             yield f"models.{name} has the precision int8 and no samples: write calibrate: DATA.npz"
         if {"calibrate", "choices"} <= model.keys():
             yield f"models.{name} has calibrate and choices, which say the same: write one of them"
+        if "weights" in model and ({"calibrate", "choices"} & model.keys() or narrow):
+            yield f"models.{name} has weights of 4 bits, and samples, choices or layers in int8: write one of them"
+        if "block" in model and "weights" not in model:
+            yield f"models.{name} has a block and no weights: write weights: int4"
         if "metric" in model and "calibrate" not in model:
             yield f"models.{name} has a metric and no samples: write calibrate: DATA.npz"
         if narrow and any(_target(target).budget for target in model.get("targets", tree["targets"])):
@@ -282,11 +286,16 @@ def _located(target: ForTarget, folder: Path) -> ForTarget:
 
 
 def _form(entry: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
-    """What the file and a model of it say of the form and the limits of packages, in the words of a CompileRequest."""
+    """What the file and a model of it say of the form, the limits and the weights of packages, in the words of a
+    CompileRequest."""
     form = {**tree.get("form", {}), **entry.get("form", {})}
     limits = {**tree.get("limits", {}), **entry.get("limits", {})}
     said = {key.replace("-", "_"): tuple(value) if isinstance(value, list) else value for key, value in form.items()}
-    return said | {f"max_{part}": str(size).replace(" ", "") for part, size in limits.items()}
+    return (
+        said
+        | {f"max_{part}": str(size).replace(" ", "") for part, size in limits.items()}
+        | {key: entry[key] for key in ("weights", "block") if key in entry}
+    )
 
 
 def _gates(entry: Mapping[str, Any]) -> Gates:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modelc.cli.calibrating import calibration_of, calibration_options, show_recipe
 from modelc.cli.fixing import fixed, fixing_options, running, running_options
 from modelc.cli.forms import form_options, limit_options
 from modelc.cli.importing import import_quickly
@@ -25,6 +24,7 @@ from modelc.cli.output import (
 )
 from modelc.cli.places import model_argument
 from modelc.cli.progress_bar import Staged, bar
+from modelc.cli.quantizing import calibration_of, quantizing_options, show_packing, show_recipe
 
 if TYPE_CHECKING:
     from modelc.space.constants import Within
@@ -60,7 +60,7 @@ MOST_ROWS = 4
 @click.option(
     "-v", "--verbose", is_flag=True, help="Say of each kernel why it has its precision, layout and algorithm."
 )
-@calibration_options
+@quantizing_options
 @database_options
 @click.option(
     "--run-threads",
@@ -95,6 +95,8 @@ def compile_(
     calibrate: Path | None,
     metric: str | None,
     max_drop: str | None,
+    weights: str | None,
+    block: str | None,
     emit_onnx: Path | None,
     database: Path | None,
     no_database: bool,
@@ -119,6 +121,7 @@ def compile_(
     import_quickly("modelc.compile.command")
     from modelc.compile.command import compile_request
     from modelc.compile.request import CompileRequest
+    from modelc.frontend.quantize.packing import Packing
 
     given = fixed(shapes, dims, constants) | running(states, pad_dims, pad_values, bounds, inputs)
     records = database_of(database, no_database)
@@ -149,6 +152,8 @@ def compile_(
             max_arena=max_arena,
             max_library=max_library,
             emit_onnx=emit_onnx,
+            weights=weights,
+            block=None if block is None else int(block),
             progress=Staged(view).follow,
         )
         calibration = calibration_of(calibrate, metric, max_drop)
@@ -189,7 +194,9 @@ def compile_(
             say(f"                {line}")
         say(f"  library       {size(result.library_bytes)}")
         say(f"  compile time  {sum(result.seconds.values()):.1f} s ({stages})")
-        if result.recipe is not None:
+        if isinstance(result.recipe, Packing):
+            show_packing(result.recipe)
+        elif result.recipe is not None:
             show_recipe(result.recipe)
         say(f"  verification  {result.report.sentence() if result.report else 'none'}")
         if short is not None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from modelc.compile.config import Config, parse_config
 from modelc.errors import MISFIT, ConfigError, InvalidIR, ModelError
 from modelc.frontend.load.read import check_file
+from modelc.frontend.quantize.packing import Packing
 from modelc.frontend.quantize.recipe import Recipe
 from modelc.ir.candidate import Candidate
 from modelc.ir.program import Program
@@ -47,7 +48,7 @@ class Choices:
     occurrences: Mapping[str, int]
     float32: tuple[tuple[str, ...], ...]
     layouts: tuple[LayoutChoice, ...]
-    recipe: Recipe | None = None  # where the model was quantized for the package
+    recipe: Recipe | Packing | None = None  # where the model was quantized for the package
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -62,7 +63,8 @@ class Choices:
             "occurrences": {key: self.occurrences[key] for key in sorted(self.occurrences)},
             "float32": [list(names) for names in self.float32],
             "layouts": [choice.to_json() for choice in self.layouts],
-            **({} if self.recipe is None else {"quantized": self.recipe.to_json()}),
+            **({"quantized": self.recipe.to_json()} if isinstance(self.recipe, Recipe) else {}),
+            **({"packed": self.recipe.to_json()} if isinstance(self.recipe, Packing) else {}),
         }
 
 
@@ -106,8 +108,14 @@ def parse_choices(data: Any, source: str) -> Choices:
         layouts=tuple(
             _read(LayoutChoice.from_json, one, f"{source}: layouts.{k}") for k, one in enumerate(data["layouts"])
         ),
-        recipe=_read(Recipe.from_json, data["quantized"], f"{source}: quantized") if "quantized" in data else None,
+        recipe=_recipe(data, source),
     )
+
+
+def _recipe(data: Any, source: str) -> Recipe | Packing | None:
+    if "packed" in data:
+        return Packing.from_json(data["packed"])
+    return _read(Recipe.from_json, data["quantized"], f"{source}: quantized") if "quantized" in data else None
 
 
 def _constant(data: Any, place: str) -> FixedInput:

@@ -19,6 +19,7 @@ from modelc.compile.stages import STAGES, Stages
 from modelc.database import database_for
 from modelc.database.recorded import Recorded
 from modelc.errors import ConfigError, blaming
+from modelc.frontend.quantize.packing import BLOCK, Packing, packing_of
 from modelc.frontend.quantize.recipe import INT8, Recipe
 from modelc.frontend.quantize.write import emit_quantized, write_quantized
 from modelc.ir.candidate import Candidate
@@ -47,8 +48,7 @@ def compile_request(request: CompileRequest) -> CompileResult:
         flags = as_chosen(locked, request.flags, settings.inputs)
         steering = flags.applied(path, request.inputs)
     target = target if target is not None else load_target("native")
-    recipe = request.recipe if request.recipe is not None else locked.recipe if locked is not None else None
-    _check_quantizing(request, recipe)
+    recipe = _recipe(request, locked)
     stages = Stages(
         last=request.stop_after or STAGES[-1],
         dump_dir=None if request.dump_dir is None else Path(request.dump_dir),
@@ -79,10 +79,24 @@ def compile_request(request: CompileRequest) -> CompileResult:
         return run.compile(request.place, request.verify, request.keep_unverified)
 
 
-def _check_quantizing(request: CompileRequest, recipe: Recipe | None) -> None:
-    """Raises ConfigError where what is asked for needs a Recipe, and there is none."""
+def _recipe(request: CompileRequest, locked: Choices | None) -> Recipe | Packing | None:
+    """How the model is quantized: as the request says, or the choices. Raises ConfigError where what is asked for needs
+    to be said, and is not."""
+    if request.block is not None and request.weights is None:
+        raise ConfigError("--block says how many weights have one scale: give --weights int4 too")
+    if request.weights is not None:
+        if request.recipe is not None or request.precision == INT8:
+            raise ConfigError(
+                "weights of 4 bits and layers in int8 were asked for: give one of --weights and --precision"
+            )
+        if request.choices is not None:
+            raise ConfigError("--choices says what weights are stored as: give either --weights or --choices")
+        request.say("quantize", f"weights {request.weights}")
+        with blaming(f"model {request.model}"):
+            return packing_of(request.model, request.weights, request.block or BLOCK)
+    recipe = request.recipe if request.recipe is not None else locked.recipe if locked is not None else None
     if recipe is not None:
-        return
+        return recipe
     if request.precision == INT8:
         raise ConfigError(
             "precision int8 is decided by samples: give --calibrate DATA.npz, or the --choices of a package of this "
@@ -90,17 +104,19 @@ def _check_quantizing(request: CompileRequest, recipe: Recipe | None) -> None:
         )
     if request.emit_onnx is not None:
         raise ConfigError(
-            "--emit-onnx writes the model that was quantized, and none is: compile with --precision int8 --calibrate"
+            "--emit-onnx writes the model that was quantized, and none is: compile with --precision int8 --calibrate, "
+            "or with --weights int4"
         )
+    return None
 
 
-def _quantized(path: Path, recipe: Recipe, request: CompileRequest, stack: ExitStack) -> Path:
+def _quantized(path: Path, recipe: Recipe | Packing, request: CompileRequest, stack: ExitStack) -> Path:
     """The quantized model, in a file of the model's own name, for as long as `stack` is open."""
     folder = Path(stack.enter_context(TemporaryFolder("quantized")))
     request.say("quantize", f"{len(recipe.narrow)} of {len(recipe.layers)} layers")
-    write_quantized(path, recipe, folder / path.name)
+    proto = write_quantized(path, recipe, folder / path.name)
     if request.emit_onnx is not None:
-        emit_quantized(path, recipe, Path(request.emit_onnx))
+        emit_quantized(proto, Path(request.emit_onnx))
     return folder / path.name
 
 

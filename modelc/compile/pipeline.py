@@ -36,6 +36,7 @@ from modelc.compile.stages import Stages, Stopped
 from modelc.database.recorded import Recorded
 from modelc.errors import ConfigError, VerificationError, blaming
 from modelc.frontend.onnx import import_model
+from modelc.frontend.quantize.packing import Packing
 from modelc.frontend.quantize.recipe import Recipe
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
@@ -143,7 +144,7 @@ class Run:
     shared_packing: SharedPacking = field(default_factory=SharedPacking)  # of what was scheduled last
     limits: Limits = field(default_factory=Limits)  # of sizes
     within: Within = field(default_factory=Within)  # how constants were kept within them
-    recipe: Recipe | None = None  # by which `model` was quantized; `digest` is of the float model then
+    recipe: Recipe | Packing | None = None  # by which `model` was quantized; `digest` is of the float model then
 
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
         if self.stages.reach("package"):  # what would fail at the end, before any work

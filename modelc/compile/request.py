@@ -99,7 +99,8 @@ class CompileRequest(Request):
     `embed_params`, `freestanding`, `libc`, `cc` and `ar` say what the package is made as (modelc.package.Form),
     `max_params` ("1.2x", "4MB"), `max_arena` and `max_library` how large it may be. With a `recipe` (modelc.quantize),
     or `choices` that have one, the model is quantized first, and the package is compared with that; it is also written
-    to `emit_onnx`."""
+    to `emit_onnx`. `weights` (int4, whose activations are bytes by block, or int4-float) has weights of 4 bits made of
+    float32, with a scale for each `block` (32) along the depth."""
 
     model: str | Path
     target: str | Path | Target | None = None
@@ -123,6 +124,8 @@ class CompileRequest(Request):
     max_library: str = field(default="", kw_only=True)
     recipe: Recipe | None = field(default=None, kw_only=True)
     emit_onnx: str | Path | None = field(default=None, kw_only=True)
+    weights: str | None = field(default=None, kw_only=True)
+    block: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.stop_after is not None and self.stop_after not in STAGES:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from modelc.database.consulted import Consulted
+from modelc.frontend.quantize.packing import Packing
 from modelc.frontend.quantize.recipe import Recipe
 from modelc.space.constants import Within
 from modelc.space.shared_packing import SharedPacking
@@ -44,7 +45,7 @@ class CompileResult:
     report: Report | None = None
     consulted: Consulted | None = None
     answers: str = ""
-    recipe: Recipe | None = None  # by which the model was quantized
+    recipe: Recipe | Packing | None = None  # by which the model was quantized
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -87,7 +87,8 @@ def verify(
 def _as_quantized(read: Package, model: Path, stack: ExitStack) -> Path | None:
     """The model as the package was made of it, for as long as `stack` is open; None where it was not quantized."""
     tree = read_choices(read)
-    recipe = parse_choices(tree, str(read.path / "choices.json")).recipe if "quantized" in tree else None
+    said = not {"quantized", "packed"}.isdisjoint(tree)
+    recipe = parse_choices(tree, str(read.path / "choices.json")).recipe if said else None
     if recipe is None:
         return None
     path = Path(stack.enter_context(TemporaryFolder("quantized"))) / model.name

@@ -45,8 +45,12 @@ def power(a: Any, b: Any) -> Any:
     return np.where(b < 0, unit, np.power(a, np.maximum(b, 0)))
 
 
-def dot_of_bytes(a: Any, b: Any) -> Any:
-    """The sums of four products: of the bytes of `a`, none above 127, with those of `b`, which are signed."""
+def dot_of_bytes(*words: Any) -> Any:
+    """The sums of products of bytes, four of each pair of words: those of the first, none above 15, with those of the
+    second, which are signed."""
+    if len(words) > 2:
+        return sum(dot_of_bytes(a, b) for a, b in zip(words[::2], words[1::2], strict=True))
+    a, b = words
     shifts = np.arange(0, 32, 8, dtype=np.int32)
     left = (a[..., None] >> shifts) & np.int32(255)
     right = ((b[..., None] >> shifts) & np.int32(255)).astype(np.uint8).view(np.int8).astype(np.int32)

@@ -8,7 +8,22 @@ from typing import NoReturn
 
 from modelc.errors import InvalidIR
 from modelc.ir.affine import bounds
-from modelc.ir.expr import DTYPES, FLOATS, INTEGERS, OPERATIONS, Const, Expr, Load, Op, Var, loads, op, show, variables
+from modelc.ir.expr import (
+    DOTS,
+    DTYPES,
+    FLOATS,
+    INTEGERS,
+    OPERATIONS,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Var,
+    loads,
+    op,
+    show,
+    variables,
+)
 from modelc.ir.points import TooLarge, image
 
 Stored = Mapping[str, tuple[str, tuple[int, ...]]]  # name -> dtype, shape
@@ -21,7 +36,7 @@ OPERANDS = {
     **{name: ("bool",) for name in ("and", "or", "xor", "not")},
     **{name: (*INTEGERS, "bool") for name in BITS},
     **{name: FLOATS for name in FLOATING},
-    "dot4": ("int32",),
+    **{name: ("int32",) for name in DOTS},
 }
 
 

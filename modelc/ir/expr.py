@@ -186,6 +186,7 @@ class Operation:
     infix: str | None = None
 
 
+DOTS = {"dot4": 1, "dot8": 2, "dot16": 4, "dot32": 8}  # of so many pairs of words
 OPERATIONS: dict[str, Operation] = {
     "add": Operation(2, np.add, infix="+"),
     "sub": Operation(2, np.subtract, infix="-"),
@@ -214,7 +215,7 @@ OPERATIONS: dict[str, Operation] = {
     "bitnot": Operation(1, np.invert),
     "shl": Operation(2, shifted_left),
     "shr": Operation(2, shifted_right),
-    "dot4": Operation(2, dot_of_bytes),  # of int32, four bytes each
+    **{name: Operation(2 * pairs, dot_of_bytes) for name, pairs in DOTS.items()},  # of int32, four bytes each
     "neg": Operation(1, np.negative),
     "abs": Operation(1, np.abs),
     "sign": Operation(1, np.sign),

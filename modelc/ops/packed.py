@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.ir.block import Block, Buffer, Iter
-from modelc.ir.expr import Const, Expr, Load, Var, cast, const, op, select
+from modelc.ir.expr import DOTS, Const, Expr, Load, Var, cast, const, op, select
 from modelc.ir.graph import Node, Value
 from modelc.ops.operator import (
     Definition,
@@ -193,23 +193,31 @@ def _dot_define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -
     taken = next(n for n in range(min(rows, MOST_WORDS), 0, -1) if rows % n == 0)
     over, (n, b, h) = point(lead), map(Var, ("n", "b", "h"))
     mask = const(sum(((1 << bits) - 1) << shift for shift in range(0, 32, 8)), "int32")
-    products = []
+    pairs = list[tuple[Expr, Expr]]()
     for k in range(taken):
         word = Load("x3", (b, h * taken + k, n))
         for part in range(8 // bits):
             numbers = op("bitand", op("shr", word, const(part * bits, "int32")) if part else word, mask)
             first = b * block + h * (4 * taken) + (part * rows * 4 + 4 * k)
-            products.append(op("dot4", numbers, _word([Load("x0", (*over, first + t)) for t in range(4)])))
+            pairs.append((numbers, _word([Load("x0", (*over, first + t)) for t in range(4)])))
     zero: Expr = const(float(node.attrs.get("zero", 0.0)), "float32")
     if zeros is not None:
         zero = cast("float32", Load("x5", (b, n)))
     by_block, parts = (*over, b), rows // taken
     sums = Load("x2", by_block) * const(1.0 / parts, "float32") if parts > 1 else Load("x2", by_block)
-    part_ = cast("float32", reduce(add, products)) * Load("x1", by_block) - zero * sums
+    part_ = cast("float32", reduce(add, _dots(pairs))) * Load("x1", by_block) - zero * sums
     iters = (*lead, Iter("n", columns), Iter("b", blocks, True), *([Iter("h", parts, True)] if parts > 1 else []))
     body = part_ * Load("x4", (b, n))
     product = fold("add", "packed_dot", iters, Load("y0", (*over, n)), body)
     return Definition((), (product if parts > 1 else product.mapped(lambda e: Const(0) if e == h else None),))
+
+
+def _dots(pairs: list[tuple[Expr, Expr]]) -> Iterator[Expr]:
+    """The products of pairs of words in as few sums as there are operations for."""
+    while pairs:
+        name, count = max(((n, c) for n, c in DOTS.items() if c <= len(pairs)), key=lambda named: named[1])
+        yield op(name, *(word for pair in pairs[:count] for word in pair))
+        pairs = pairs[count:]
 
 
 def _word(numbers: list[Load]) -> Expr:

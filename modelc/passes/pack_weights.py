@@ -8,7 +8,7 @@ taken apart in registers. So does one of few rows where the network's weights wo
 For many rows that costs more than it saves, and the weights become float32 when compiling, as those of everything else.
 Scales are by block of the depth, by column, or one for all.
 Where activations are rounded to bytes by block anyway, and the target has dot products of bytes, the second form adds
-up products of a block as whole numbers.
+up products of a block as whole numbers, which is faster for any number of rows.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class PackWeights:
-    """`rows`: of a product, at most, where weights come from memory; from caches only one row pays."""
+    """`rows`: of a product of float32 activations, at most, where weights come from memory; of those in caches one."""
 
     rows: int = 16
     machine: Machine = ANY
@@ -56,9 +56,9 @@ class PackWeights:
         most = self.rows if real_bytes > self.machine.kept_bytes else min(self.rows, 1)
 
         def product(e: Editor, m: Match) -> str | None:
-            if prod(e.shape(m["x"])[:-1]) > most:
-                return None
-            return (_dot(e, m) if self.machine.dots else None) or _product(e, m)
+            if self.machine.dots and (dot := _dot(e, m)) is not None:
+                return dot
+            return None if prod(e.shape(m["x"])[:-1]) > most else _product(e, m)
 
         return rewrite(graph, (Rule(Op("MatMul", Bind("x"), Bind("w")), product, private=False),))
 

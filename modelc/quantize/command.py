@@ -68,6 +68,8 @@ def calibrated(request: CompileRequest, calibration: Calibration) -> Recipe:
 
 def compile_calibrated(request: CompileRequest, calibration: Calibration) -> CompileResult:
     """A package of the request's model as `calibrated` says. Raises ModelcError."""
+    if request.weights is not None:
+        raise ConfigError("--weights says what weights are stored as: give either --weights or --calibrate")
     if request.choices is not None:
         raise ConfigError("--choices says what multiplies bytes: give either choices or --calibrate")
     if request.precision not in (INT8, "auto"):

@@ -33,7 +33,7 @@ def windows(asked: Asked) -> Subject:
     return Subject.of("windows", asked.models, asked.target, asked.folder)
 
 
-@pytest.mark.parametrize("name", ["windows", "qdq", "control"])
+@pytest.mark.parametrize("name", ["windows", "qdq", "qdq7", "int4", "control"])
 def test_a_slice(asked: Asked, name: str) -> None:
     subject = Subject.of(name, asked.models, asked.target, asked.folder)
     assert not list(false_alarms(subject, [0], asked))

@@ -89,8 +89,8 @@ def windows() -> onnx.ModelProto:
     return net.build()
 
 
-def qdq() -> onnx.ModelProto:
-    """Convolutions and a product as ONNX Runtime's quantizer writes them, with zero points."""
+def qdq(largest: int = 127) -> onnx.ModelProto:
+    """Convolutions and a product as ONNX Runtime's quantizer writes them, with zero points; weights up to `largest`."""
     rng = np.random.default_rng(0)
     nodes: list[onnx.NodeProto] = []
     weights: dict[str, np.ndarray] = {}
@@ -104,7 +104,7 @@ def qdq() -> onnx.ModelProto:
     def weight(name: str, shape: tuple[int, ...], axis: int) -> str:
         scales = (0.004 * rng.uniform(0.3, 2, shape[axis])).astype(np.float32)
         weights.update({f"{name}_s": scales, f"{name}_z": np.zeros(shape[axis], np.int8)})
-        weights[f"{name}_q"] = rng.integers(-127, 128, shape).astype(np.int8)
+        weights[f"{name}_q"] = rng.integers(-largest, largest + 1, shape).astype(np.int8)
         node = helper.make_node("DequantizeLinear", [f"{name}_q", f"{name}_s", f"{name}_z"], [name], name, axis=axis)
         nodes.append(node)
         return name
@@ -122,6 +122,34 @@ def qdq() -> onnx.ModelProto:
     nodes.append(helper.make_node("MatMul", [through("f", "fd", 0.0193, 70), weight("w3", (24, 20), 1)], ["m"], "fc"))
     through("m", "y", 0.0397, 128)
     return model_seeds.model_of(nodes, [("x", model_seeds.F, [1, 8, 18, 18])], [("y", model_seeds.F, [1, 20])], weights)
+
+
+def int4() -> onnx.ModelProto:
+    """Products with weights of four bits and activations that are bytes by block: of several rows and of one, with zero
+    points and without, with a bias and an activation behind them."""
+    rng = np.random.default_rng(0)
+    nodes: list[onnx.NodeProto] = []
+    weights: dict[str, np.ndarray] = {"bias": rng.standard_normal(48).astype(np.float32)}
+
+    def product(x: str, name: str, depth: int, columns: int, block: int, more: tuple[str, ...] = ()) -> str:
+        blocks = depth // block
+        weights[f"{name}_w"] = rng.integers(0, 256, (columns, blocks, block // 2)).astype(np.uint8)
+        weights[f"{name}_s"] = (rng.uniform(0.2, 1, (columns, blocks)) / depth**0.5).astype(np.float32)
+        inputs = [x, f"{name}_w", f"{name}_s", *more]
+        attrs = {"K": depth, "N": columns, "bits": 4, "block_size": block, "accuracy_level": 4}
+        nodes.append(helper.make_node("MatMulNBits", inputs, [name], name, domain="com.microsoft", **attrs))
+        return name
+
+    weights |= {"zeros": rng.integers(0, 256, (48, 1)).astype(np.uint8), "rows": np.array([0])}
+    a = product("x", "a", 64, 48, 32, ("zeros", "", "bias"))
+    nodes.append(helper.make_node("Relu", [a], ["r"], "relu"))
+    b = product("r", "b", 48, 64, 16)
+    nodes.append(helper.make_node("Add", ["x", b], ["skip"], "skip"))
+    nodes.append(helper.make_node("ReduceMean", ["skip", "rows"], ["mean"], "mean", keepdims=1))
+    c = product("mean", "c", 64, 20, 64)
+    nodes.append(helper.make_node("Tanh", [c], ["y"], "tanh"))
+    given, made = [("x", model_seeds.F, [5, 64])], [("y", model_seeds.F, [1, 20])]
+    return model_seeds.model_of(nodes, given, made, weights, ("com.microsoft",))
 
 
 def control() -> onnx.ModelProto:
@@ -176,5 +204,7 @@ SMALL: dict[str, Callable[[], onnx.ModelProto]] = {
     "recurrent": model_seeds.recurrent,
     "quantised": model_seeds.quantised,
     "qdq": qdq,
+    "qdq7": lambda: qdq(63),
+    "int4": int4,
     "control": control,
 }

@@ -142,6 +142,11 @@ def test_every_mistake_is_said_at_once_with_the_nearest_word() -> None:
             "models.a has the precision int8 and no samples",
         ),
         ({**TREE, "models": {"a": {"path": "m", "metric": "j.py:f"}}}, "models.a has a metric and no samples"),
+        ({**TREE, "models": {"a": {"path": "m", "block": 32}}}, "models.a has a block and no weights"),
+        (
+            {**TREE, "models": {"a": {"path": "m", "weights": "int4", "calibrate": "d.npz"}}},
+            "models.a has weights of 4 bits, and samples",
+        ),
         ({**TREE, "models": {"a": {"path": "m", "metric": "j"}}}, "models.a.metric is 'j'"),
         ({**TREE, "gates": {"min-ratio": {"ort": 0}}}, "gates.min-ratio.ort is 0; expected a number above 0"),
     ],

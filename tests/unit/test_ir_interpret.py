@@ -10,7 +10,7 @@ from ir_texts import CONCAT, CONV, MATMUL, ROWS, SOFTMAX
 from modelc.codegen.pack import pack_constant
 from modelc.ir import interpret
 from modelc.ir.block import Buffer
-from modelc.ir.expr import Const, Load, Var
+from modelc.ir.expr import OPERATIONS, Const, Load, Var
 from modelc.ir.interpret import run_block, run_nest, run_task, view
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Region
@@ -282,3 +282,18 @@ nest mm(A: float32[4, 6]; B: float32[2, 6, 8]; Y: float32[4, 13]) -> (Y)
     stored = pack_constant(b, Buffer("b", "float32", b.shape, layout), layout)
     run_nest(nest, {"A": a, "B": stored, "Y": y})
     np.testing.assert_allclose(y, a @ b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 4, 8])
+def test_dot_products_of_bytes(pairs: int) -> None:
+    """Of the first word of a pair bytes up to 15, of the second signed ones."""
+    rng = np.random.default_rng(pairs)
+    small, signed = rng.integers(0, 16, (5, 4 * pairs)), rng.integers(-128, 128, (5, 4 * pairs))
+    words = [
+        np.ascontiguousarray(numbers[:, 4 * k : 4 * k + 4]).astype(dtype).view(np.int32)[:, 0]
+        for k in range(pairs)
+        for numbers, dtype in ((small, np.uint8), (signed, np.int8))
+    ]
+    made = OPERATIONS[f"dot{4 * pairs}"].meaning(*words)
+    assert made.dtype == np.int32
+    np.testing.assert_array_equal(made, (small * signed).sum(1))

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from modelc.cli.calibrating import share_of
+from modelc.cli.quantizing import share_of
 from modelc.frontend.quantize.recipe import LayerChoice, Range, Recipe
 from modelc.frontend.quantize.weights import as_bytes, bias_as_whole
 from modelc.quantize.cut import Cut, cut, ordered

@@ -1,65 +1,120 @@
-"""Dot products of four bytes with four bytes, in each lane of 32 bits: by the CPU's own instructions, or by shifts.
+"""Dot products of bytes in each lane of 32 bits, four of each pair of words: by the CPU's instructions, or by shifts.
 
-x86, AVX2     vpmaddubsw, vpmaddwd with ones: exact, for no byte of the first is above 127 (2 * 127 * 128 < 2^15)
+x86           vpmaddubsw, added up in 16 bits, then vpmaddwd with ones: exact, for no byte of a pair's first word is
+              above 15 (eight pairs are at most 8 * 2 * 15 * 128 < 2^15)
 x86, VNNI     vpdpbusd
 AArch64       sdot
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from modelc.codegen.lean_tvm import tvm, tx
-from modelc.codegen.math.code import Code, Expr, let_operands, target_arch
+from modelc.codegen.math.code import Code, Expr, target_arch
 from modelc.codegen.math.llvm_text import call
 
-PAIRS = """define <{n} x i32> @{name}(<{n} x i32> %w, <{n} x i32> %a) {{
-  %wb = bitcast <{n} x i32> %w to <{bytes} x i8>
-  %ab = bitcast <{n} x i32> %a to <{bytes} x i8>
-  %p = call <{half} x i16> @llvm.x86.avx2.pmadd.ub.sw(<{bytes} x i8> %wb, <{bytes} x i8> %ab)
-  %s = call <{n} x i32> @llvm.x86.avx2.pmadd.wd(<{half} x i16> %p, <{half} x i16> splat (i16 1))
-  ret <{n} x i32> %s
-}}
-declare <{half} x i16> @llvm.x86.avx2.pmadd.ub.sw(<{bytes} x i8>, <{bytes} x i8>)
-declare <{n} x i32> @llvm.x86.avx2.pmadd.wd(<{half} x i16>, <{half} x i16>)"""
-ADDED = """define <{n} x i32> @{name}(<{n} x i32> %w, <{n} x i32> %a) {{
-  %wb = bitcast <{n} x i32> %w to <{bytes} x i8>
-  %ab = bitcast <{n} x i32> %a to <{bytes} x i8>
-  %s = call <{n} x i32> @{intrinsic}(<{n} x i32> zeroinitializer, <{bytes} x i8> %wb, <{bytes} x i8> %ab)
-  ret <{n} x i32> %s
-}}
-declare <{n} x i32> @{intrinsic}(<{n} x i32>, <{bytes} x i8>, <{bytes} x i8>)"""
+
+class Adding(NamedTuple):
+    """An intrinsic of LLVM that adds products of bytes to words."""
+
+    name: str
 
 
-@let_operands
-def dot4(code: Code, a: Expr, b: Expr) -> Expr:
+class Pairing(NamedTuple):
+    """Two that add products up by twos, and by twos again."""
+
+    bytes_: str
+    halves: str
+
+
+INSTRUCTIONS: tuple[tuple[str, int, tuple[str, ...], Adding | Pairing], ...] = (  # arch, lanes, features
+    ("aarch64", 4, ("dotprod",), Adding("llvm.aarch64.neon.sdot.v4i32.v16i8")),
+    ("x86_64", 16, ("avx512vnni",), Adding("llvm.x86.avx512.vpdpbusd.512")),
+    ("x86_64", 8, ("avx512vnni", "avx512vl"), Adding("llvm.x86.avx512.vpdpbusd.256")),
+    ("x86_64", 16, ("avx512bw",), Pairing("llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512")),
+    ("x86_64", 8, ("avx2",), Pairing("llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd")),
+    ("x86_64", 4, ("avx2",), Pairing("llvm.x86.ssse3.pmadd.ub.sw.128", "llvm.x86.sse2.pmadd.wd")),
+)
+
+
+def dot_of_bytes(code: Code, *words: Expr) -> Expr:
     """Of int32."""
-    text, intrinsic = _instruction(code.lanes)
-    if text:
-        name = f"modelc_dot4_x{code.lanes}"
-        sizes = {"n": code.lanes, "half": 2 * code.lanes, "bytes": 4 * code.lanes}
-        return call(code.type(), name, text.format(name=name, intrinsic=intrinsic, **sizes), a, b)
-    eight, low = code.const(24), code.const(255)
-    total = None
-    for shift in range(0, 32, 8):
-        left = tx.bitwise_and(a >> code.const(shift), low)
-        product = left * ((b << code.const(24 - shift)) >> eight)
-        total = product if total is None else total + product
+    instruction = _instruction(code.lanes)
+    if instruction is not None:
+        name = f"modelc_dot{2 * len(words)}_x{code.lanes}"
+        return call(code.type(), name, _text(name, code.lanes, len(words) // 2, instruction), *words)
+    eight, low, total = code.const(24), code.const(255), None
+    for a, b in zip(words[::2], words[1::2], strict=True):
+        a, b = code.let(a), code.let(b)
+        for shift in range(0, 32, 8):
+            left = tx.bitwise_and(a >> code.const(shift), low)
+            product = left * ((b << code.const(24 - shift)) >> eight)
+            total = product if total is None else total + product
     return total
 
 
-def _instruction(lanes: int) -> tuple[str, str]:
-    """The text and the intrinsic of LLVM for so many lanes; empty where there is none."""
+def _instruction(lanes: int) -> Adding | Pairing | None:
+    """What the current target has for so many lanes."""
     target: Any = tvm.target.Target.current(allow_none=True)
-    if target is None or lanes not in (4, 8, 16):
-        return "", ""
-    has = tvm.target.codegen.llvm_cpu_has_features
-    if target_arch() == "aarch64" and lanes == 4 and has("dotprod"):
-        return ADDED, "llvm.aarch64.neon.sdot.v4i32.v16i8"
-    if target_arch() == "x86_64" and lanes == 16 and has("avx512vnni"):
-        return ADDED, "llvm.x86.avx512.vpdpbusd.512"
-    if target_arch() == "x86_64" and lanes == 8 and has("avx512vnni") and has("avx512vl"):
-        return ADDED, "llvm.x86.avx512.vpdpbusd.256"
-    if target_arch() == "x86_64" and lanes == 8 and has("avx2"):
-        return PAIRS, ""
-    return "", ""
+    if target is None:
+        return None
+    has, arch = tvm.target.codegen.llvm_cpu_has_features, target_arch()
+    for machine, width, features, instruction in INSTRUCTIONS:
+        if machine == arch and width == lanes and all(map(has, features)):
+            return instruction
+    return None
+
+
+def _text(name: str, n: int, pairs: int, instruction: Adding | Pairing) -> str:
+    """LLVM's text of the function `name` of so many lanes and pairs."""
+    if isinstance(instruction, Adding):
+        return _added(name, n, pairs, instruction)
+    return _paired(name, n, pairs, instruction)
+
+
+def _added(name: str, n: int, pairs: int, instruction: Adding) -> str:
+    """Each pair is added to the sum of those before it, of two sums where there are many."""
+    words, intrinsic = f"<{n} x i32>", instruction.name
+    lines, sums = _bytes(n, pairs), list[str]()
+    for k in range(pairs):
+        before = sums[k - 2] if pairs > 2 and k > 1 else sums[k - 1] if pairs <= 2 and k else "zeroinitializer"
+        sums.append(f"%s{k}")
+        lines.append(f"%s{k} = call {words} @{intrinsic}({words} {before}, {_two(n, k)})")
+    result = sums[-1]
+    if pairs > 2:
+        lines.append(f"%r = add {words} {sums[-2]}, {sums[-1]}")
+        result = "%r"
+    return _function(name, n, pairs, [*lines, f"ret {words} {result}"], [f"{words} @{intrinsic}({words}, {_types(n)})"])
+
+
+def _paired(name: str, n: int, pairs: int, instruction: Pairing) -> str:
+    """What pairs give is added up in 16 bits, a tree of sums, and widened at last."""
+    words, halves = f"<{n} x i32>", f"<{2 * n} x i16>"
+    lines, sums = _bytes(n, pairs), [f"%p{k}" for k in range(pairs)]
+    lines += [f"{p} = call {halves} @{instruction.bytes_}({_two(n, k)})" for k, p in enumerate(sums)]
+    while len(sums) > 1:
+        lines += [f"{a}x = add {halves} {a}, {b}" for a, b in zip(sums[::2], sums[1::2], strict=True)]
+        sums = [f"{a}x" for a in sums[::2]]
+    lines.append(f"%r = call {words} @{instruction.halves}({halves} {sums[0]}, {halves} splat (i16 1))")
+    declared = [f"{halves} @{instruction.bytes_}({_types(n)})", f"{words} @{instruction.halves}({halves}, {halves})"]
+    return _function(name, n, pairs, [*lines, f"ret {words} %r"], declared)
+
+
+def _bytes(n: int, pairs: int) -> list[str]:
+    casts = "bitcast <{n} x i32> %{x}{k} to <{m} x i8>"
+    return [f"%{x}b{k} = " + casts.format(x=x, k=k, n=n, m=4 * n) for k in range(pairs) for x in "wa"]
+
+
+def _two(n: int, k: int) -> str:
+    return f"<{4 * n} x i8> %wb{k}, <{4 * n} x i8> %ab{k}"
+
+
+def _types(n: int) -> str:
+    return f"<{4 * n} x i8>, <{4 * n} x i8>"
+
+
+def _function(name: str, n: int, pairs: int, lines: list[str], declared: list[str]) -> str:
+    operands = ", ".join(f"<{n} x i32> %{x}{k}" for k in range(pairs) for x in "wa")
+    body = "\n  ".join(lines)
+    return f"define <{n} x i32> @{name}({operands}) {{\n  {body}\n}}\n" + "\n".join(f"declare {d}" for d in declared)

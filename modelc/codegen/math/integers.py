@@ -10,9 +10,10 @@ import operator
 from collections.abc import Callable
 
 from modelc.codegen.lean_tvm import tx
-from modelc.codegen.math.bytes import dot4
+from modelc.codegen.math.bytes import dot_of_bytes
 from modelc.codegen.math.code import Code, Expr, constant_value, let_operands
 from modelc.codegen.math.llvm_text import call, vector
+from modelc.ir.expr import DOTS
 
 # --- bools --------------------------------------------------------------------------------------------------------
 
@@ -235,7 +236,7 @@ INTEGERS: dict[str, Callable[..., Expr]] = {
     "bitor": lambda code, a, b: tx.bitwise_or(a, b),
     "bitxor": lambda code, a, b: tx.bitwise_xor(a, b),
     "bitnot": lambda code, a: tx.bitwise_xor(a, code.const(2**code.bits - 1 if _unsigned(code) else -1)),
-    "dot4": dot4,
+    **dict.fromkeys(DOTS, dot_of_bytes),
     "shl": _shift_left,
     "shr": _shift_right,
     "neg": _integer_negative,

@@ -1,4 +1,5 @@
-"""The quantized model of a Recipe: what QuantizeLinear and DequantizeLinear stand around multiplies bytes."""
+"""The quantized model of a Recipe: what QuantizeLinear and DequantizeLinear stand around multiplies bytes; that of a
+Packing."""
 
 from __future__ import annotations
 
@@ -13,21 +14,23 @@ from modelc.errors import ConfigError, ModelError
 from modelc.frontend.quantize.equalise import applied
 from modelc.frontend.quantize.floats import FloatModel, drop_unread, float_model
 from modelc.frontend.quantize.layers import Layer, layers_of
+from modelc.frontend.quantize.packing import Packing, packed_model
 from modelc.frontend.quantize.recipe import Recipe
 from modelc.frontend.quantize.weights import as_bytes, bias_as_whole
 from modelc.frontend.witness.excerpt import save_model
 from modelc.frontend.witness.surgery import save
 
 
-def write_quantized(model: str | Path, recipe: Recipe, output: Path) -> None:
-    """Writes the model in the file `model` as a Recipe says it. Raises ConfigError where the Recipe is of another
+def write_quantized(model: str | Path, recipe: Recipe | Packing, output: Path) -> onnx.ModelProto:
+    """Writes the model in the file `model` as a Recipe or Packing says it. Raises ConfigError where that is of another
     one."""
-    save(quantized(model, recipe), output)
+    proto = packed_model(model, recipe) if isinstance(recipe, Packing) else quantized(model, recipe)
+    save(proto, output)
+    return proto
 
 
-def emit_quantized(model: str | Path, recipe: Recipe, output: Path) -> None:
-    """The same for others: checked by onnx, and in its place when all of it has been written."""
-    proto = quantized(model, recipe)
+def emit_quantized(proto: onnx.ModelProto, output: Path) -> None:
+    """What was written, for others: checked by onnx, and in its place when all of it has been written."""
     try:
         checker.check_model(proto)
     except checker.ValidationError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from modelc.ir.block import Block, Task
-from modelc.ir.expr import FLOATS, Const, Expr, Load, Op, children, loads, walk
+from modelc.ir.expr import DOTS, FLOATS, Const, Expr, Load, Op, children, loads, walk
 from modelc.target import CostParameters
 
 SLOW = {"exp", "log", "erf", "tanh", "sigmoid", "pow", "sin", "cos", "sqrt", "div"}
@@ -48,4 +48,6 @@ def _counted(e: Expr, slow: float, extreme: float) -> float:
     own = slow if e.name in SLOW else 0.0 if e.name in FREE else 1.0
     if e.name in EXTREMES and not any(isinstance(a, Const) for a in e.args):
         own = extreme
+    if e.name in DOTS:
+        own = len(e.args) - 1.0  # a product of each pair, and their sum
     return own + sum(_counted(c, slow, extreme) for c in children(e))

@@ -12,7 +12,7 @@ from math import prod
 from modelc.ir.affine import bounds, linear
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
-from modelc.ir.expr import DTYPES, Var, variables
+from modelc.ir.expr import DOTS, DTYPES, Op, Var, loads, variables, walk
 from modelc.space.analysis.access import Access, accesses, near, vector_iterator
 from modelc.space.rules.dimensions import factorable
 from modelc.space.rules.rule import DoesNotApply, plain_block
@@ -99,13 +99,17 @@ def output_strides(task: Task, anchor: Block, consumer: Block, plain: dict[int, 
 
 
 def pick_vector(task: Task, anchor: Block, consumer: Block, plain: dict[int, str]) -> str | None:
-    """The spatial iterator to vectorise: contiguous in the output, and contiguous, absent or packable in operands."""
+    """The spatial iterator to vectorise: contiguous in the output, and contiguous, absent or packable in operands.
+    Words of bytes are one load for all lanes, and many operations where each lane has its own."""
     reads, _ = accesses(task, anchor)
+    dots = [e for value in anchor.body for e in walk(value) if isinstance(e, Op) and e.name in DOTS]
+    assembled = {load for e in dots for word in e.args[1::2] for load in loads(word)}
     strides = output_strides(task, anchor, consumer, plain)
 
     def cost(name: str) -> tuple[int, int, int]:
         apart = [r for r in reads if r.strides[name] not in (0, 1) and not packable(task, anchor, r, name)]
         odd = sum(not near(r.strides[name]) for r in apart)
+        odd += sum(r.load in assembled and r.strides[name] != 0 for r in reads)
         return odd, 0 if strides.get(name) == 1 else 1, len(apart)
 
     names = [i.name for i in anchor.spatial if i.extent > 1 and i.name in strides]

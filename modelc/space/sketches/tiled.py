@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Stage
+from modelc.ir.expr import DOTS, Op, walk
 from modelc.ir.layout import Layout
 from modelc.ir.loop import Inside, Loop, Root
 from modelc.space.analysis.access import Access, accesses, reads_plainly
@@ -40,6 +41,7 @@ FEW_REGISTERS = 16  # so that register tiles are small
 CLUSTERED = 4  # vectors at most that LLVM loads together
 FETCHING_ROWS = 4  # that go over a panel of constants, at least, where the next one is prefetched
 MOST_COPIES = 1.5  # of an element that several iterations of a loop read
+MANY_WORDS = 4  # pairs that are multiplied at a step, of which LLVM would spill those of several vectors
 MAX_TAPS = 32  # of a window that is unrolled whole, where each lane has a window of its own
 FAR = "far"  # what comes from beyond the second-level cache
 
@@ -252,13 +254,25 @@ class Tiled:
     def unrolled_steps(self, knobs: TiledKnobs, tiles: dict[str, tuple[int, ...]]) -> list[Loop]:
         """The loop over a few reduction steps that is unrolled, after its tile was added to `tiles`; none where the
         steps are few, or a unit's own, or where LLVM would spill accumulators."""
-        if not self.unrollable() or knobs.steps == 1:
+        if not self.unrollable() or knobs.steps == 1 or self.vectors_outside(knobs):
             return []
         name, steps = self.reduction[-1], min(knobs.steps, self.ranges[self.reduction[-1]] // 2)
         if self.unrolled_registers(knobs, steps) > self.target.vector.registers:
             return []
         tiles[name] = (steps,)
         return [Loop(name, 1)]
+
+    def vectors_outside(self, knobs: TiledKnobs) -> bool:
+        """Whether a register tile takes all rows of a vector before those of the next: where many words are multiplied
+        at a step, what they are taken apart into for all rows stays in registers for one vector alone. Such a step is
+        long enough by itself."""
+        return prod(c for _, c in knobs.rows) > 1 and self._words >= MANY_WORDS
+
+    @cached_property
+    def _words(self) -> int:
+        """Pairs of words that one operation of the anchor multiplies, at most."""
+        operations = (e for value in self.anchor.body for e in walk(value) if isinstance(e, Op))
+        return max((DOTS.get(e.name, 0) for e in operations), default=0)
 
     def unrolled_registers(self, knobs: TiledKnobs, steps: int) -> int:
         """What LLVM keeps in registers where so many steps are unrolled: vectors of the next step are loaded with those

@@ -25,7 +25,8 @@ def tiled_candidate(tiled: Tiled, knobs: TiledKnobs) -> Candidate:
     """The schedule that `knobs` describe."""
     anchor, v, parallel = tiled.anchor, tiled.vector, knobs.parallel
     tiles, macro = tiled.tiles(knobs), tiled.macro_loops(knobs)
-    micro = [*tiled.row_loops(tiles), Loop(v, 1)]
+    rows = tiled.row_loops(tiles)
+    micro = [Loop(v, 1), *rows] if tiled.vectors_outside(knobs) else [*rows, Loop(v, 1)]
     unit = tiled.unit.loops(tiled, tiles)
     tags = dict.fromkeys(micro, "unroll") | unit
     if parallel:

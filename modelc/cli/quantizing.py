@@ -1,4 +1,5 @@
-"""The flags of compiling to bytes: --calibrate, --metric, --max-drop, --emit-onnx; the table of what was decided."""
+"""The flags of quantizing: --calibrate, --metric, --max-drop; --weights, --block; --emit-onnx. The table of what was
+decided."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import click
 from modelc.cli.output import shortened, show
 
 if TYPE_CHECKING:
+    from modelc.frontend.quantize.packing import Packing
     from modelc.frontend.quantize.recipe import Recipe
     from modelc.quantize.command import Calibration
 
@@ -20,12 +22,24 @@ _SHARE = re.compile(r"([0-9]{1,3}\.?[0-9]{0,9}|\.[0-9]{1,9})( ?%)?")
 MOST_NAME = 48  # characters of a layer's name in the table
 
 
-def calibration_options(function: F) -> F:
-    """What `calibration_of` takes, and --emit-onnx."""
+def quantizing_options(function: F) -> F:
+    """What `calibration_of` takes, --weights, --block and --emit-onnx."""
     path = click.Path(path_type=Path)
     for option in (
         click.option(
             "--emit-onnx", metavar="Q.onnx", type=path, help="Also write the quantized model, for other engines."
+        ),
+        click.option(
+            "--block",
+            metavar="N",
+            type=click.Choice(["16", "32", "64", "128", "256"]),
+            help="How many weights of 4 bits have one scale, for --weights (default: 32).",
+        ),
+        click.option(
+            "--weights",
+            type=click.Choice(["int4", "int4-float"]),
+            help="Store the weights of MatMul and Gemm in 4 bits by block, and multiply them by activations in int8 by "
+            "block (int4), or in float32 (int4-float).",
         ),
         click.option(
             "--max-drop",
@@ -69,6 +83,21 @@ def share_of(text: str) -> float:
     if match is None:
         raise click.BadParameter(f"{text[:80]!r}: expected a share, such as 1% or 0.01", param_hint="--max-drop")
     return float(match[1]) / (100 if match[2] else 1)
+
+
+def show_packing(packing: Packing) -> None:
+    """The table of the products, and what their weights are off by."""
+    rows = [
+        (
+            shortened(layer.name, MOST_NAME),
+            f"{layer.bits} bits by {layer.block}" if layer.bits else "as they were",
+            "by block" if layer.zeros else "",
+            f"{layer.error:.2%}" if layer.bits else "",
+            layer.why,
+        )
+        for layer in packing.layers
+    ]
+    show(("layer", "weights", "zero points", "error of weights", "why"), rows)
 
 
 def show_recipe(recipe: Recipe) -> None:

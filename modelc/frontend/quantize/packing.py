@@ -1,0 +1,207 @@
+"""Which weights of a model are stored in four bits: with the model, it makes one whose products are MatMulNBits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import NodeProto, helper, numpy_helper
+
+from modelc.errors import ConfigError
+from modelc.frontend.quantize.floats import FloatModel, drop_unread, float_model
+from modelc.frontend.quantize.four_bits import BITS, FourBits, in_four_bits
+from modelc.frontend.quantize.products import BLOCKS, Product, product_of
+
+INT4, INT4_FLOAT = "int4", "int4-float"
+WEIGHTS = (INT4, INT4_FLOAT)
+BLOCK = 32
+LEAST = 4096  # numbers of a matrix that is worth it
+WORTH = 0.75  # of the squared error without zero points, for which a layer has some
+SAMPLED = 1 << 18  # numbers of a matrix that this is asked of
+LEVELS = {INT4: 4, INT4_FLOAT: 1}  # accuracy_level: activations in int8 by block, or in float32
+MS = "com.microsoft"
+NAMED = 3  # layers that a note names
+
+
+@dataclass(frozen=True)
+class PackedLayer:
+    """What the weights of one product are stored as: of 4 bits in blocks of `block`, or (0) as they were, which `why`
+    explains. `error`: of the weights, relative."""
+
+    name: str
+    bits: int
+    block: int = 0
+    zeros: bool = False
+    error: float = 0.0
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """`weights`: int4, whose activations are bytes by block, or int4-float, whose are float32. Weights in float32 get
+    blocks of `block` numbers along the depth, or of fewer where it is no multiple of that; those that are of four bits
+    already keep theirs."""
+
+    layers: tuple[PackedLayer, ...]
+    weights: str = INT4
+    block: int = BLOCK
+
+    @property
+    def narrow(self) -> frozenset[str]:
+        """The layers whose weights have four bits."""
+        return frozenset(layer.name for layer in self.layers if layer.bits == BITS)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What it comes to, for the manifest of a package."""
+        activations = "int8 by block" if self.weights == INT4 else "float32"
+        said = f"weights {self.weights}: {len(self.narrow)} of {len(self.layers)} layers have weights of 4 bits in "
+        said += f"blocks of {self.block}, and multiply them by activations in {activations}"
+        rounded = [layer for layer in self.layers if layer.error]
+        if rounded:
+            mean = sum(layer.error for layer in rounded) / len(rounded)
+            worst = max(rounded, key=lambda layer: layer.error)
+            said += f"; these are off by {mean:.2%} on average, at most {worst.error:.2%} ({worst.name})"
+        kept = [layer.name for layer in self.layers if layer.name not in self.narrow]
+        return (said + (f"; as they were: {', '.join(kept[:NAMED])}{', ...' * (len(kept) > NAMED)}" if kept else ""),)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"weights": self.weights, "block": self.block, "layers": [vars(layer) for layer in self.layers]}
+
+    report = to_json
+
+    @staticmethod
+    def from_json(tree: Mapping[str, Any]) -> Packing:
+        """What to_json() wrote, which the schema has checked."""
+        return Packing(tuple(PackedLayer(**entry) for entry in tree["layers"]), tree["weights"], int(tree["block"]))
+
+
+def packing_of(model: str | Path, weights: str, block: int) -> Packing:
+    """What of a model is stored in four bits, and what that does to the numbers. Raises ModelcError."""
+    if weights not in WEIGHTS or block not in BLOCKS:
+        raise ConfigError(
+            f"weights {weights!r} in blocks of {block}; expected {' or '.join(WEIGHTS)} in blocks of "
+            f"{', '.join(map(str, BLOCKS))}"
+        )
+    floats = float_model(model)
+    products = (product_of(floats, node) for node in floats.model.graph.node)
+    packing = Packing(tuple(_layer(p, block) for p in products if p is not None), weights, block)
+    if not packing.narrow:
+        why = sorted({layer.why for layer in packing.layers})
+        raise ConfigError(
+            f"the model {model} has no MatMul or Gemm whose weights can have 4 bits"
+            + (f" ({'; '.join(why)})" if why else ": none multiplies a constant matrix in float32")
+        )
+    return packing
+
+
+def _layer(product: Product, block: int) -> PackedLayer:
+    w, (depth, columns) = product.weights, product.shape
+    if isinstance(w, FourBits):
+        return PackedLayer(product.name, BITS, w.block, w.zeros is not None)
+    if depth * columns < LEAST:
+        return PackedLayer(product.name, 0, why=f"fewer than {LEAST} weights")
+    block = next((b for b in reversed(BLOCKS) if b <= block and depth % b == 0), 0)
+    if not block:
+        return PackedLayer(product.name, 0, why=f"a depth of {depth}, which is no multiple of {BLOCKS[0]}")
+    zeros = _zeros_pay(w, block)
+    error = float(np.linalg.norm(in_four_bits(w, block, zeros).real() - w) / max(float(np.linalg.norm(w)), 1e-30))
+    return PackedLayer(product.name, BITS, block, zeros, float(f"{error:.6g}"))
+
+
+def _zeros_pay(w: NDArray[np.float32], block: int) -> bool:
+    """Whether zero points take off so much of the error that their bytes are worth it."""
+    some = np.ascontiguousarray(w[:, :: max(1, w.size // SAMPLED)])
+    without, by_zeros = (
+        float(np.square(in_four_bits(some, block, zeros).real() - some).sum()) for zeros in (False, True)
+    )
+    return by_zeros < WORTH * without
+
+
+def packed_model(model: str | Path, packing: Packing) -> onnx.ModelProto:
+    """The model of a Packing. Raises ConfigError where the Packing is of another one."""
+    floats = float_model(model)
+    chosen, nodes = {layer.name: layer for layer in packing.layers if layer.bits == BITS}, list[NodeProto]()
+    for node in floats.model.graph.node:
+        layer = chosen.pop(node.name, None)
+        product = None if layer is None or layer.block not in BLOCKS else product_of(floats, node)
+        if layer is None:
+            nodes.append(NodeProto.FromString(node.SerializeToString()))
+            continue
+        if product is None or (not isinstance(product.weights, FourBits) and product.shape[0] % layer.block):
+            raise ConfigError(f"the choices give {layer.name!r} weights of 4 bits, which it cannot have in this model")
+        nodes += _multiplied(floats, node, product, layer, packing)
+    if chosen:
+        raise ConfigError(f"the choices give {min(chosen)!r} weights of 4 bits, which is no layer of this model")
+    graph = floats.model.graph
+    del graph.node[:]
+    graph.node.extend(nodes)
+    _drop_unread_nodes(floats)
+    drop_unread(floats)
+    if MS not in (opset.domain for opset in floats.model.opset_import):
+        floats.model.opset_import.append(helper.make_opsetid(MS, 1))
+    del graph.value_info[:]  # of values that there may no longer be
+    return floats.model
+
+
+def _multiplied(
+    floats: FloatModel, node: NodeProto, product: Product, layer: PackedLayer, packing: Packing
+) -> list[NodeProto]:
+    """MatMulNBits in the place of a node, and the sum with its bias."""
+    w, (depth, columns) = product.weights, product.shape
+    w = w if isinstance(w, FourBits) else in_four_bits(w, layer.block, layer.zeros)
+    blocks = depth // w.block
+    by_column = np.ascontiguousarray(w.numbers.T).reshape(columns, blocks, w.block)
+    constants = {"bits": _two_a_byte(by_column), "scales": np.ascontiguousarray(w.scales.T).reshape(columns, blocks)}
+    if w.zeros is not None:
+        constants["zeros"] = _two_a_byte(np.ascontiguousarray(w.zeros.T).reshape(columns, blocks))
+    names = [f"{layer.name}/weights/{part}" for part in constants]
+    for name, numbers in zip(names, constants.values(), strict=True):
+        floats.model.graph.initializer.append(numpy_helper.from_array(numbers, name))
+    attrs: dict[str, Any] = {
+        "K": depth,
+        "N": columns,
+        "bits": BITS,
+        "block_size": w.block,
+        "accuracy_level": LEVELS[packing.weights],
+    }
+    y = node.output[0]
+    made = f"{layer.name}/product" if product.bias else y
+    nodes = [helper.make_node("MatMulNBits", [product.x, *names], [made], node.name, domain=MS, **attrs)]
+    if not product.bias:
+        return nodes
+    bias = product.bias
+    if product.beta != 1.0:
+        beta, bias = f"{layer.name}/beta", f"{layer.name}/bias"
+        floats.model.graph.initializer.append(numpy_helper.from_array(np.float32(product.beta), beta))
+        nodes.append(helper.make_node("Mul", [product.bias, beta], [bias], f"{layer.name}/scaled"))
+    return [*nodes, helper.make_node("Add", [made, bias], [y], f"{layer.name}/added")]
+
+
+def _two_a_byte(numbers: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Numbers of four bits along the last dimension, the first of two in the lower half of a byte."""
+    even = numbers if numbers.shape[-1] % 2 == 0 else np.pad(numbers, [(0, 0)] * (numbers.ndim - 1) + [(0, 1)])
+    return np.ascontiguousarray(even[..., ::2] | even[..., 1::2] << BITS)
+
+
+def _drop_unread_nodes(floats: FloatModel) -> None:
+    """Leaves out what transposed or dequantized weights that nothing reads any more."""
+    graph = floats.model.graph
+    while True:
+        floats.index()
+        read = floats.readers.keys() | floats.inner | floats.results
+        kept = [
+            node
+            for node in graph.node
+            if node.op_type not in ("DequantizeLinear", "Transpose") or any(name in read for name in node.output)
+        ]
+        if len(kept) == len(graph.node):
+            return
+        copies = [NodeProto.FromString(node.SerializeToString()) for node in kept]
+        del graph.node[:]
+        graph.node.extend(copies)
