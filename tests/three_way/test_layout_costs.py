@@ -24,7 +24,7 @@ from modelc.layout.program import choose_layouts, partition
 from modelc.layout.rules import layouts_by_rule
 from modelc.ops import MEANINGS
 from modelc.partition.draft import drafting, prepared
-from modelc.partition.precision import contracting_tasks, multiplies_bfloat16, narrowed, to_bfloat16
+from modelc.partition.precision import contracting_tasks, multiplies, narrowed, to_narrow
 from modelc.policy import Policy
 from modelc.space.choose import Schedules
 from modelc.target import Target
@@ -39,14 +39,14 @@ def m() -> Model:
 
 def target_of(precision: str) -> Target:
     target = host_target() if precision == "f32" else tensor_target()
-    if precision == "bf16" and not multiplies_bfloat16(target):
+    if precision == "bf16" and not multiplies(target, "bfloat16"):
         pytest.skip("this machine cannot multiply bfloat16")
     return target
 
 
 def seconds(program: Program, target: Target, precision: str) -> float:
     schedules = Schedules(target, Policy(precision=precision))
-    ships = to_bfloat16(program) if precision == "bf16" else program
+    ships = to_narrow(program) if precision == "bf16" else program
     return sum(schedules.seconds(bound.task) for bound in ships.tasks)
 
 
@@ -58,7 +58,7 @@ def three_ways(path: Path, target: Target, precision: str, folder: Path) -> tupl
     (choice,) = read_choices_file(folder / "p").layouts
     graph = import_model(path)
     program = partition(graph, choice=choice)
-    ships = to_bfloat16(program) if precision == "bf16" else program
+    ships = to_narrow(program) if precision == "bf16" else program
     rng = np.random.default_rng(1)
     feeds = {n: rng.standard_normal(program.values[n].shape).astype(np.float32) for n in program.inputs}
     wanted = run_program(ships, feeds, MEANINGS)
@@ -143,7 +143,7 @@ def test_what_a_task_becomes_in_bfloat16_is_told_task_by_task() -> None:
         program = partition(made.graph(8 + seed % 20))
         every = contracting_tasks(program)
         for kept in ((), every[:1]):
-            rounded = {bound.task.name: bound.task.hash for bound in to_bfloat16(program, kept).tasks}
+            rounded = {bound.task.name: bound.task.hash for bound in to_narrow(program, kept).tasks}
             names = narrowed(program, kept)
             for bound in program.tasks:
                 assert names.task(bound, bound.task.name in kept).hash == rounded[bound.task.name]
@@ -166,5 +166,5 @@ def test_every_task_that_ships_was_weighed(m, tmp_path, wide) -> None:
     schedules = Weighed(tensor_target())
     choice = choose_layouts(graph, LayoutPolicy(schedules, lanes=16, doubt=0.15, wide=wide))
     program = partition(graph, choice=choice)
-    ships = to_bfloat16(program) if wide is not None else program
+    ships = to_narrow(program) if wide is not None else program
     assert {bound.task.hash for bound in ships.tasks} <= asked
