@@ -12,7 +12,7 @@ class Policy:
     """`winograd`: convolutions may be computed by minimal filtering, which rounds otherwise. `strassen`: products of
     matrices may be computed by fewer products of their parts, which rounds otherwise too and makes constants larger.
     `tensorize`: kernels may be made of the target's intrinsics. `attention`: attention may be one Task. `precision`:
-    what contractions multiply (f32, bf16, or auto)."""
+    what contractions multiply (f32, bf16, f16, or auto)."""
 
     winograd: bool = True
     strassen: bool = True

@@ -1,6 +1,6 @@
 """Says which share of the peak of a CPU's ports kernels reach in LLVM's model of it, without a board:
 
-    python scripts/port_shares.py MODEL... [--cpu NAME,...] [--folder DIR] [--most N]
+    python scripts/port_shares.py MODEL... [--cpu NAME,...] [--precision f32|f16] [--folder DIR] [--most N]
 
 Each model is compiled for each CPU (unverified, as an object), and of every kernel that innermost loop goes to llvm-mca
 of which multiply-adds are the largest part: its micro-kernel. The share is the cycles that the multiply-adds take where
@@ -34,7 +34,9 @@ LEAST = 4  # multiply-adds of a micro-kernel
 OBJDUMP = "aarch64-linux-gnu-objdump"
 MULTIPLY_ADD = re.compile(r"(fmla|fmls|sdot|udot|smmla|mla|fmadd|fmsub)\s+(?:v\d+\.(\w+)|[sd]\d+)")
 LANES = {"2s": 0.5, "4h": 0.5, "8b": 0.5, None: 0.25}  # of a full vector; None: one number
-PEAK = "\n".join(f"fmla v{k}.4s, v30.4s, v31.4s" for k in range(24))
+PEAK = {
+    kind: "\n".join(f"fmla v{k}.{n}, v30.{n}, v31.{n}" for k in range(24)) for kind, n in (("f32", "4s"), ("f16", "8h"))
+}
 _BRANCH = re.compile(r"(?:b|b\.\w+|cbn?z|tbn?z)\s+(?:.*[, ])?([0-9a-f]+) <")
 
 
@@ -101,10 +103,14 @@ def cycles(text: str, cpu: str, attributes: Sequence[str], mca: str) -> float:
 
 
 def shares(
-    code: Mapping[str, Sequence[tuple[int, str]]], names: Mapping[str, str], target: Target, mca: str
+    code: Mapping[str, Sequence[tuple[int, str]]],
+    names: Mapping[str, str],
+    target: Target,
+    mca: str,
+    precision: str = "f32",
 ) -> Iterator[Share]:
     """Of each kernel, by the names that its symbols have in `names`."""
-    peak = cycles(PEAK, target.cpu, target.features, mca) / PEAK.count("fmla")
+    peak = cycles(PEAK[precision], target.cpu, target.features, mca) / PEAK[precision].count("fmla")
     for symbol, kernel in names.items():
         parts = [code[name] for name in code if name == symbol or re.fullmatch(rf"{re.escape(symbol)}_\w+", name)]
         loops = [loop for part in parts for loop in innermost(part)]
@@ -121,21 +127,21 @@ def shares(
         yield Share(kernel, count, len(micro.lines), taken, count * peak / taken)
 
 
-def compiled(model: Path, cpu: str, folder: Path) -> tuple[Path, Target]:
+def compiled(model: Path, cpu: str, folder: Path, precision: str) -> tuple[Path, Target]:
     """The package of `model` for `cpu`, as an object, and the target."""
     target = replace(load_target(CPUS[cpu]), cpu=cpu, name=cpu)
-    place = folder / f"{model.stem}.{cpu}.modelc"
+    place = folder / f"{model.stem}.{cpu}.{precision}.modelc"
     if not place.exists():
-        modelc.compile(model, target, place, verify=False, emit=("o",), database=False)
+        modelc.compile(model, target, place, precision=precision, verify=False, emit=("o",), database=False)
     return place, target
 
 
-def of_package(package: Path, target: Target, mca: str) -> list[Share]:
+def of_package(package: Path, target: Target, mca: str, precision: str) -> list[Share]:
     steps = read_package(package).manifest.variants[0].steps
     names = {step.symbol: step.name for step in reversed(steps)}
     command = [OBJDUMP, "-d", "--no-show-raw-insn", str(next(package.glob("*.o")))]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return list(shares(functions(said), dict(reversed(names.items())), target, mca))
+    return list(shares(functions(said), dict(reversed(names.items())), target, mca, precision))
 
 
 def cpus(text: str) -> list[str]:
@@ -149,6 +155,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", metavar="MODEL", type=Path, nargs="+")
     parser.add_argument("--cpu", metavar="NAME,...", type=cpus, default=[*CPUS], help=f"default {','.join(CPUS)}")
+    parser.add_argument("--precision", choices=("f32", "f16"), default="f32", help="f16: of CPUs that compute in it")
     parser.add_argument("--folder", metavar="DIR", type=Path, help="keeps packages, and takes those that lie there")
     parser.add_argument("--most", metavar="N", type=int, default=8, help="kernels of a model, by its work; default 8")
     arguments = parser.parse_args()
@@ -160,9 +167,10 @@ def main() -> int:
         folder = arguments.folder or Path(scratch)
         for model in arguments.models:
             for cpu in arguments.cpu:
-                package, target = compiled(model, cpu, folder)
+                package, target = compiled(model, cpu, folder, arguments.precision)
                 work = {step.name: step.flops for step in read_package(package).manifest.variants[0].steps}
-                rows = sorted(of_package(package, target, mca), key=lambda row: -work[row.kernel])[: arguments.most]
+                each = of_package(package, target, mca, arguments.precision)
+                rows = sorted(each, key=lambda row: -work[row.kernel])[: arguments.most]
                 for row in rows:
                     numbers = (f"{row.multiply_adds:g}", str(row.instructions), f"{row.cycles:.1f}", f"{row.share:.0%}")
                     table.add_row(model.stem, cpu, row.kernel, *numbers)

@@ -13,11 +13,12 @@ from modelc.build.kept import Kept
 from modelc.build.key import ModelFiles, key_of, own_digest, target_of
 from modelc.build.matrix import Model
 from modelc.compile.config import load_config
+from modelc.compile.precision import DTYPES
 from modelc.compile.request import CompileRequest
 from modelc.errors import ConfigError, ModelcError
 from modelc.package import emulator, lacking, machine_of
 from modelc.package.toolchain import native_machine
-from modelc.partition.precision import require_bfloat16
+from modelc.partition.precision import require
 from modelc.quantize.price import require_bytes
 from modelc.target import Target
 
@@ -41,8 +42,8 @@ def looked_at(cells: Sequence[Cell], source: Path, kept: Kept, say: Callable[[st
         try:
             target = target_of(cell.target.name)
             missing += _no_form(cell, target)
-            if cell.precision == "bf16":
-                require_bfloat16(target)
+            if cell.precision in ("bf16", "f16"):
+                require(target, DTYPES[cell.precision])
             if cell.precision == "int8" and cell.calibration is not None:
                 require_bytes(target)
             if cell.model.gates.verified and (why := unverifiable(target)):

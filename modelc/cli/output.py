@@ -40,9 +40,10 @@ def config_option(function: F) -> F:
 def precision_option(function: F) -> F:
     return click.option(
         "--precision",
-        type=click.Choice(("f32", "bf16", "int8", "auto")),
-        help="What contractions multiply; int8: with --calibrate; auto: bf16 but where f32 is needed, and int8 where "
-        "--calibrate is given (default: the configuration's, f32).",
+        type=click.Choice(("f32", "bf16", "f16", "int8", "auto")),
+        help="What contractions multiply; f16: short sums too, where the target computes in float16; int8: with "
+        "--calibrate; auto: bf16 but where f32 is needed, and int8 where --calibrate is given (default: the "
+        "configuration's, f32).",
     )(function)
 
 

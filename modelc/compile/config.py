@@ -22,7 +22,7 @@ from modelc.verify.kernels.samples import EFFORTS
 MAX_FILE = 1 << 20
 
 
-PRECISIONS = ("f32", "bf16", "auto")
+PRECISIONS = ("f32", "bf16", "f16", "auto")
 SECTIONS = ("inputs", "simplify", "precision", "partition", "layout", "schedule", "tune", "codegen", "verify")
 JOINT = 0.3  # of tune's budget, where a configuration does not say
 

@@ -49,11 +49,13 @@ def explained(path: str | Path, constructed: str = "by estimate") -> list[Why]:
 def _precision(dtype: str, asked: str, kept: bool) -> str:
     if dtype == "bfloat16":
         return f"precision {asked}, and its operands are used again"
+    if dtype == "float16" and asked == "f16":
+        return "precision f16, and one operand is a constant"
     if kept:
         return "bfloat16 would add too large an error at the outputs"
     if dtype != "float32":
         return "the model says so"
-    return "precision f32" if asked == "f32" else f"precision {asked} gains nothing here, or the target lacks bfloat16"
+    return "precision f32" if asked == "f32" else f"precision {asked} gains nothing here, or the target lacks it"
 
 
 def _layout(layout: str, search: bool) -> str:

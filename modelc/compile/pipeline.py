@@ -28,7 +28,7 @@ from modelc.compile.config import Config
 from modelc.compile.inputs import check_elements, check_states, fitting
 from modelc.compile.limits import Limits
 from modelc.compile.padding import padding_of
-from modelc.compile.precision import Added, constant_bytes, each_rounded, errors_added, narrowing, ways
+from modelc.compile.precision import DTYPES, Added, constant_bytes, each_rounded, errors_added, narrowing, ways
 from modelc.compile.programs import Partitioning, Programs, parameter_bytes
 from modelc.compile.publish import Comparison, WrongByFiltering, offering_no_verify, publish
 from modelc.compile.result import CompileResult
@@ -61,7 +61,7 @@ from modelc.package import (
 from modelc.package.form import prefix_of
 from modelc.package.padding import Padding
 from modelc.partition.draft import Prepared, prepared
-from modelc.partition.precision import require_bfloat16
+from modelc.partition.precision import require
 from modelc.passes import Machine, run_passes
 from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.space.choose import Schedules, accepted
@@ -157,8 +157,8 @@ class Run:
             from modelc.codegen.kernels import llvm_machine  # and TVM, which nothing before needs
 
             llvm_machine(self.target)
-        if self.config.policy.precision == "bf16":
-            require_bfloat16(self.target)
+        if self.config.policy.precision in ("bf16", "f16"):
+            require(self.target, DTYPES[self.config.policy.precision])
         verify = verify and self.stages.reach("verify")
         try:
             built = self.built(output, verify, keep_unverified)

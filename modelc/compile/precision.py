@@ -1,4 +1,4 @@
-"""The precision of a compilation: which contractions multiply bfloat16, and what auto keeps in float32."""
+"""The precision of a compilation: which contractions multiply bfloat16 or float16, and what auto keeps in float32."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from modelc.errors import ConfigError
 from modelc.ir.graph import Graph
 from modelc.ir.program import Program
 from modelc.package import Package
-from modelc.partition.precision import contracting_tasks, multiplies_bfloat16, to_bfloat16, with_roundings
+from modelc.partition.half_sums import HALF, with_sums_in_parts
+from modelc.partition.precision import contracting_tasks, multiplies, to_narrow, with_roundings
 from modelc.scratch import TemporaryFolder
 from modelc.target import Target
 from modelc.verify.precision import Arrays, Kept, error, kept_in_turn, results
@@ -18,8 +19,13 @@ from modelc.verify.precision import Arrays, Kept, error, kept_in_turn, results
 Added = Mapping[str, float]  # by a Task's name: the error that it adds to the outputs in bfloat16, by itself
 
 
-def narrowing(precision: str, target: Target) -> bool:
-    return precision != "f32" and multiplies_bfloat16(target)
+DTYPES = {"bf16": "bfloat16", "auto": "bfloat16", "f16": HALF}
+
+
+def narrowing(precision: str, target: Target) -> str:
+    """What contractions multiply; nothing where that is float32."""
+    dtype = DTYPES.get(precision, "")
+    return dtype if dtype and multiplies(target, dtype) else ""
 
 
 def constant_bytes(graph: Graph, precision: str, target: Target) -> int:
@@ -34,14 +40,17 @@ def rounded(program: Program, precision: str, target: Target, kept: Sequence[str
     it."""
     if precision == "f32":
         return program
-    every = contracting_tasks(program)
-    if not narrowing(precision, target):
+    dtype = narrowing(precision, target)
+    if not dtype:
         note = f"precision auto: all in float32, for the target {target.name} cannot multiply bfloat16"
         return replace(program, notes=(*program.notes, note))
+    every = contracting_tasks(program, dtype)
     if unknown := sorted(set(kept) - set(every)):
         raise ConfigError(f"the choices keep {unknown[0]} in float32, which is no contraction of this model")
-    program = to_bfloat16(program, tuple(kept))
-    note = f"precision {precision}: {len(every) - len(kept)} of {len(every)} contractions in bfloat16"
+    program = to_narrow(program, tuple(kept), dtype)
+    if dtype == HALF:
+        program = with_sums_in_parts(program)
+    note = f"precision {precision}: {len(every) - len(kept)} of {len(every)} contractions in {dtype}"
     note += f"; in float32: {', '.join(kept)}" if kept else ""
     return replace(program, notes=(*program.notes, note))
 

@@ -15,7 +15,7 @@ from modelc.layout.choice import LayoutPolicy
 from modelc.layout.convert import LayoutChoice
 from modelc.layout.program import check_storage, choose_layouts, partition
 from modelc.partition.draft import Prepared
-from modelc.partition.precision import writing_tasks
+from modelc.partition.precision import Narrowing, writing_tasks
 from modelc.space.choose import Schedules
 from modelc.target import Target
 from modelc.verify.precision import Kept
@@ -83,7 +83,9 @@ class Partitioning:
     def narrowed(self, layouts: tuple[LayoutChoice, ...], kept_values: Sequence[Collection[str]]) -> Programs:
         """With values stored as `layouts` say, where the Tasks that write `kept_values` stay in float32."""
         wide = self.cut(layouts)
-        kept = tuple(writing_tasks(program, some) for program, some in zip(wide, kept_values, strict=True))
+        dtype = narrowing(self.config.policy.precision, self.target) or "bfloat16"
+        each = zip(wide, kept_values, strict=True)
+        kept = tuple(writing_tasks(program, some, dtype) for program, some in each)
         return self.in_precision(wide, layouts, kept)
 
     def stored(self, layouts: tuple[LayoutChoice, ...], kept: Kept) -> Programs:
@@ -122,7 +124,7 @@ class Partitioning:
             layout.propagate,
             self.target.lanes("float32") if layout.blocked or blocked else 0,
             self.target.cost.layout_doubt_share,
-            frozenset(kept_values) if narrow else None,
+            Narrowing(narrow, frozenset(kept_values)) if narrow else None,
         )
 
     @property

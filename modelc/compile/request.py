@@ -34,8 +34,8 @@ class Request:
     `pad_dims` names dimensions along which inputs may be shorter than a variant's, and are filled up with zeros, or
     with what `pad_values` say by input; `bounds` says the most that values of the model can be which sizes are made of,
     where these depend on data and nothing else bounds them.
-    `config` is a Config, a name or a file; `precision` (f32, bf16, auto; int8 where the model is calibrated) is said in
-    place of the configuration's.
+    `config` is a Config, a name or a file; `precision` (f32, bf16, f16, auto; int8 where the model is calibrated) is
+    said in place of the configuration's.
     `database` is one of modelc.tune: True, the user's own; False, none. `progress` is told each stage and what it is
     at."""
 

@@ -15,7 +15,7 @@ conversions of its own (separate.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,7 +29,7 @@ from modelc.layout.rules import layouts_by_rule, seeds
 from modelc.layout.separate import Separate
 from modelc.partition.draft import Drafting
 from modelc.partition.pieces import Piece
-from modelc.partition.precision import to_bfloat16, writing_tasks
+from modelc.partition.precision import Narrowing, to_narrow, writing_tasks
 
 
 class Variables(Protocol):
@@ -53,22 +53,21 @@ class LayoutPolicy:
     boundary is stored, is least; by rule where there is no cost. `propagate`: through maps, or at complex operators
     alone, with conversions around each. `lanes`: of the inner part of layouts that split a dimension; 0: there are
     none. `doubt`: the error of `cost`, as a part of it: a Task around which a layout is not the rule's, or a value is
-    converted, has to be cheaper by as much. `wide`: contractions are in bfloat16, but for those that write one of these
-    values; None: all are in float32."""
+    converted, has to be cheaper by as much. `narrowing`: which contractions are in what; None: all are in float32."""
 
     cost: Cost | None = None
     search: bool = True
     propagate: bool = True
     lanes: int = 0
     doubt: float = 0.0
-    wide: frozenset[str] | None = None
+    narrowing: Narrowing | None = None
 
     def variables(self, graph: Graph, pieces: list[Piece], draft: Drafting) -> Variables:
         """What there is to choose, where there is a cost."""
         assert self.cost is not None
         if not self.propagate:
-            return Separate(graph, pieces, draft, self.cost, self.wide)
-        return Propagated(graph, pieces, draft, self.cost, self.lanes, self.doubt, self.wide)
+            return Separate(graph, pieces, draft, self.cost, self.narrowing)
+        return Propagated(graph, pieces, draft, self.cost, self.lanes, self.doubt, self.narrowing)
 
 
 def choose(graph: Graph, pieces: list[Piece], draft: Drafting, policy: LayoutPolicy) -> LayoutChoice:
@@ -90,13 +89,16 @@ def choose(graph: Graph, pieces: list[Piece], draft: Drafting, policy: LayoutPol
     def seconds(choice: LayoutChoice) -> float:
         assert policy.cost is not None
         changed, conversions, layouts = converted(graph, pieces, choice)
-        program = in_precision(draft(changed, conversions, layouts).program(changed), policy.wide)
+        program = in_precision(draft(changed, conversions, layouts).program(changed), policy.narrowing)
         computed = [bound.task for bound in program.tasks if all(isinstance(b, Block) for b in bound.task.blocks)]
         return sum(map(policy.cost.seconds, computed))
 
     return choice if choice != rule and seconds(choice) < seconds(rule) else rule
 
 
-def in_precision(program: Program, wide: Collection[str] | None) -> Program:
-    """`program` with contractions in bfloat16, but for those that write one of the values `wide`; None: as it is."""
-    return program if wide is None else to_bfloat16(program, writing_tasks(program, wide))
+def in_precision(program: Program, narrowing: Narrowing | None) -> Program:
+    """`program` with contractions as `narrowing` says; None: as it is. Sums in float16 are not cut: what their parts
+    cost is little."""
+    if narrowing is None:
+        return program
+    return to_narrow(program, writing_tasks(program, narrowing.wide, narrowing.dtype), narrowing.dtype)

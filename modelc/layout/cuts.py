@@ -11,6 +11,7 @@ from modelc.layout.convert import LayoutChoice, converted
 from modelc.layout.costs import Cost
 from modelc.partition.draft import Prepared, drafting
 from modelc.partition.pieces import Piece
+from modelc.partition.precision import Narrowing
 
 
 @dataclass(frozen=True)
@@ -41,18 +42,20 @@ def near_cuts(
     choice: LayoutChoice,
     attention_bytes: int,
     cost: Cost,
-    wide: Collection[str] | None,
+    narrowing: Narrowing | None,
     share: float,
     worth: float,
 ) -> list[Cut]:
     """Cuts at reductions which promise a part `worth` of the whole where estimates are wrong by `share`; what promises
     most first."""
-    whole = _Cut(graph, choice, (), attention_bytes, wide)
+    whole = _Cut(graph, choice, (), attention_bytes, narrowing)
     total = sum(_seconds(task, cost) for task in whole.tasks)
     cuts: dict[tuple[str, ...], Cut] = {}
     inside = [_inside(group, whole.leaving(group)) for group in whole.groups]
     for place in range(max(map(len, inside), default=0)):
-        apart = _Cut(graph, choice, [names[place] for names in inside if len(names) > place], attention_bytes, wide)
+        apart = _Cut(
+            graph, choice, [names[place] for names in inside if len(names) > place], attention_bytes, narrowing
+        )
         for olds, news in whole.differing(apart):
             values = tuple(inside[k][place] for k in olds if len(inside[k]) > place)
             before = [whole.tasks[k] for k in olds]
@@ -94,12 +97,12 @@ class _Cut:
         choice: LayoutChoice,
         cuts: Sequence[str],
         attention_bytes: int,
-        wide: Collection[str] | None,
+        narrowing: Narrowing | None,
     ) -> None:
         changed, pieces, layouts = converted(graph.graph, graph.pieces, choice)
         self.draft = drafting(attention_bytes, (*choice.cuts, *cuts))(changed, pieces, layouts)
         self.groups = self.draft.groups
-        self.tasks = [bound.task for bound in in_precision(self.draft.program(changed), wide).tasks]
+        self.tasks = [bound.task for bound in in_precision(self.draft.program(changed), narrowing).tasks]
         self.owner: Mapping[str, int] = {n: k for k, group in enumerate(self.groups) for p in group for n in p.writes}
 
     def leaving(self, group: Sequence[Piece]) -> Collection[str]:

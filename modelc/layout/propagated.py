@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from modelc.ir.block import Task
@@ -15,6 +15,7 @@ from modelc.layout.restored import Restored, complex_reads, stored_by
 from modelc.layout.rules import layouts_by_rule
 from modelc.partition.draft import Drafting
 from modelc.partition.pieces import Piece, moved
+from modelc.partition.precision import Narrowing
 from modelc.partition.tasks import Draft
 from modelc.partition.views import Region
 
@@ -34,7 +35,7 @@ class Propagated:
         cost: Cost,
         lanes: int,
         doubt: float,
-        wide: Collection[str] | None,
+        narrowing: Narrowing | None,
     ) -> None:
         self.cost, self.doubt = cost, doubt
         rule = layouts_by_rule(graph, pieces)
@@ -51,7 +52,7 @@ class Propagated:
             if kinds not in seen:
                 self.drafts[number] = draft(graph, pieces, self.layouts(kinds))
             seen.add(kinds)
-        self.tasks = Restored(self.drafts[0], graph, wide)
+        self.tasks = Restored(self.drafts[0], graph, narrowing)
         self.sizes = [len(layout_class.layouts) for layout_class in self.classes]
         self.made_for = self.drafts[0].work.part_of
         self.converted: dict[str, int] = {}  # value -> its variable

@@ -14,7 +14,7 @@ from modelc.layout.convert import conversion_piece
 from modelc.layout.rules import seeds
 from modelc.partition.groups import Work
 from modelc.partition.pieces import Piece
-from modelc.partition.precision import WIDE, in_bfloat16, narrowed, writing_tasks
+from modelc.partition.precision import WIDE, Narrowing, in_narrow, narrowed, writing_tasks
 from modelc.partition.tasks import Draft, bound_task
 from modelc.partition.views import Region, strides_of
 
@@ -32,21 +32,21 @@ class Restored:
     """The Tasks of one draft with other places for some of their values, in the precision that is asked for; what is
     alike is made once."""
 
-    def __init__(self, draft: Draft, graph: Graph, wide: Collection[str] | None) -> None:
+    def __init__(self, draft: Draft, graph: Graph, narrowing: Narrowing | None) -> None:
         self.draft = draft
         self.bound = [draft.task(k) for k in range(len(draft.groups))]
-        self.narrowed, self.kept = None, frozenset[str]()
-        if wide is not None:
+        self.narrowed = None
+        if narrowing is not None:
             program = draft.program(graph)
-            self.kept = frozenset(writing_tasks(program, wide))
-            self.narrowed = narrowed(program, self.kept)
+            kept = writing_tasks(program, narrowing.wide, narrowing.dtype)
+            self.narrowed = narrowed(program, kept, narrowing.dtype)
         self.hashes = [self.rounded(k, self.bound[k], ()).hash for k in range(len(self.bound))]
         self.tasks_by_key: dict[object, Task] = {}
 
     def rounded(self, k: int, bound: BoundTask, converted: Collection[str]) -> Task:
         if self.narrowed is None:
             return bound.task
-        return self.narrowed.task(bound, self.bound[k].task.name in self.kept, converted)
+        return self.narrowed.task(bound, self.bound[k].task.name in self.narrowed.contracting, converted)
 
     def task(self, k: int, places: Mapping[str, Region], layouts: Layouts, converted: Collection[str] = ()) -> Task:
         """Task `k` with `places` of boundary values, of which those `converted` are copies, and `layouts` of locals."""
@@ -80,15 +80,19 @@ class Restored:
                 dtypes={name: dtype, new: dtype},
                 constants={},
             )
-            self.tasks_by_key[key] = in_bfloat16(bound_task(there, (piece,), (new,), 0, {}).task, narrow)
+            self.tasks_by_key[key] = self.moving(bound_task(there, (piece,), (new,), 0, {}).task, narrow)
         return self.tasks_by_key[key]
+
+    def moving(self, task: Task, narrow: Collection[str]) -> Task:
+        """A Task that moves, with its buffers `narrow` in the precision that is asked for."""
+        return task if self.narrowed is None else in_narrow(task, narrow, dtype=self.narrowed.dtype)
 
     def copy(self, piece: Piece, work: Work, layouts: Layouts) -> Task:
         """The Task of a Piece that merely moves, in another draft's `work`."""
         (name,), (source,) = piece.writes, piece.reads
         task = bound_task(work, (piece,), (name,), 0, layouts).task
         narrow = self.narrowed is not None and work.dtypes[source] == WIDE and self.narrowed.stored(source, False)
-        return in_bfloat16(task, {"x0", "y0"}) if narrow else task
+        return self.moving(task, {"x0", "y0"} if narrow else ())
 
 
 def stored_by(name: str, shape: tuple[int, ...], layout: Layout) -> Region:

@@ -15,6 +15,7 @@ from modelc.layout.costs import At, Cost, Entry, Tables
 from modelc.layout.restored import Restored, complex_reads, stored_by
 from modelc.partition.draft import Drafting
 from modelc.partition.pieces import Piece
+from modelc.partition.precision import Narrowing
 from modelc.partition.tasks import bound_task
 from modelc.partition.views import Region
 
@@ -28,10 +29,10 @@ class Separate:
     converted back."""
 
     def __init__(
-        self, graph: Graph, pieces: list[Piece], draft: Drafting, cost: Cost, wide: Collection[str] | None
+        self, graph: Graph, pieces: list[Piece], draft: Drafting, cost: Cost, narrowing: Narrowing | None
     ) -> None:
         self.draft = draft(graph, pieces, {})
-        self.tasks = Restored(self.draft, graph, wide)
+        self.tasks = Restored(self.draft, graph, narrowing)
         self.before: dict[str, int] = {}  # value -> the variable of its conversion
         self.after: dict[str, int] = {}  # result -> that of its conversion back
         self.sizes: list[int] = []

@@ -71,6 +71,7 @@ X86_64 = Architecture(
         Feature("avx512vl", "avx512vl"),
         Feature("avx512vnni", "avx512_vnni"),
         Feature("avx512bf16", "avx512_bf16"),
+        Feature("avx512fp16", "avx512_fp16"),
         Feature("avxvnni", "avx_vnni"),
         Feature("amx-tile", "amx_tile"),
         Feature("amx-int8", "amx_int8"),

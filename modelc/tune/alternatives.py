@@ -73,7 +73,7 @@ class Alternatives:
             size = partitioning.attention_bytes
             changes += [
                 (cut.promise(NEAR_CUTS), number, cut.says, cut.applied(own))
-                for cut in near_cuts(graph, own, size, policy.cost, policy.wide, NEAR_CUTS, WORTH)
+                for cut in near_cuts(graph, own, size, policy.cost, policy.narrowing, NEAR_CUTS, WORTH)
             ]
         by_occurrences = {str(sorted(self.base.occurrences.items())): self.base}
         for at, (_, number, says, choice) in enumerate(sorted(changes, key=lambda change: -change[0])):

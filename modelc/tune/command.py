@@ -13,6 +13,7 @@ from typing import Any
 from modelc.compile.choices import digest_of
 from modelc.compile.inputs import data_of, divided
 from modelc.compile.pipeline import Run
+from modelc.compile.precision import DTYPES
 from modelc.compile.request import Request, called_by_fields, default_place, named_target
 from modelc.compile.stages import Progress, Stages
 from modelc.database import Conditions, Database, code_version, database_for
@@ -23,7 +24,7 @@ from modelc.measure import Cluster, Measurement, Measurer, Setting, Where
 from modelc.measure.bench import beside
 from modelc.package import check_place, emulator, find_toolchain, lacking, machine_of
 from modelc.package.toolchain import native_machine
-from modelc.partition.precision import require_bfloat16
+from modelc.partition.precision import require
 from modelc.space.sketch import Floats
 from modelc.target import Target, load_target
 from modelc.tune.end_to_end import Times, compared
@@ -180,8 +181,8 @@ def _tune(request: TuneRequest, places: Sequence[Path]) -> tuple[TuneResult, ...
         _check_machine(target)
     _check_features(target, where)
     settings = request.settings()
-    if settings.policy.precision == "bf16":
-        require_bfloat16(target)
+    if settings.policy.precision in ("bf16", "f16"):
+        require(target, DTYPES[settings.policy.precision])
     runs = []
     each = zip(models, digests, divided(request.flags, models), data_of(request.inputs, models), strict=True)
     for path, digest, flags, feed in each:

@@ -146,7 +146,7 @@ def test_every_node_of_onnx_is_evaluated_element_by_element(tmp_path: Path) -> N
             whole = evaluate_graph(graph, feed)
         except (Unsupported, ModelError, KeyError):
             continue
-        evaluator = Evaluator(Imported(graph).definitions(feed, False), 1 << 24)
+        evaluator = Evaluator(Imported(graph).definitions(feed, ""), 1 << 24)
         for name, array in whole.items():
             try:
                 with np.errstate(all="ignore"):

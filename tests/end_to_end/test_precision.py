@@ -30,11 +30,11 @@ from modelc.ops import MEANINGS
 from modelc.package import read_package
 from modelc.partition.precision import (
     contracting_tasks,
-    in_bfloat16,
+    in_narrow,
     products,
-    require_bfloat16,
+    require,
     rounded_values,
-    to_bfloat16,
+    to_narrow,
     with_roundings,
 )
 from modelc.space.analysis.match import match
@@ -78,7 +78,7 @@ def test_before_and_after(m, tmp_path) -> None:
     m.input("x", 4, 8)
     hidden = m.node("Relu", m.node("MatMul", "x", m.weight(8, 9)), to="h")
     program = m.program(tmp_path, m.node("MatMul", hidden, m.weight(9, 5), to="y"))
-    rounded = to_bfloat16(program)
+    rounded = to_narrow(program)
     assert str(rounded) == (
         """\
 program m
@@ -147,7 +147,7 @@ def test_residuals_concats_and_moves_are_stored_as_bfloat16(m, tmp_path) -> None
     pooled = m.node("MaxPool", both, kernel_shape=[2, 2], strides=[2, 2], to="pooled")
     deep = conv(m, pooled, 12, 12, group=12, to="deep")
     program = m.program(tmp_path, conv(m, deep, 8, 12, k=1, to="y"))
-    rounded = to_bfloat16(program)
+    rounded = to_narrow(program)
     assert stored(rounded, "float32") == {"x", "y"} and {"both", "pooled", "deep"} <= stored(rounded)
     near(program, rounded)
     names = {bound.task.name for bound in program.tasks}
@@ -166,7 +166,7 @@ def test_what_must_stay_float32_is_copied(m, tmp_path) -> None:
     assert top == "top"
     y, z = m.node("MatMul", top, m.weight(8, 3), to="y"), m.node("MatMul", top, m.weight(8, 5), to="z")
     program = m.program(tmp_path, "first", y, z, "where")
-    rounded = to_bfloat16(program)
+    rounded = to_narrow(program)
     assert stored(rounded) == {"second", "top#bfloat16"}
     assert [b.inputs for b in rounded.tasks if b.task.name.startswith("to_bfloat16")] == [("top",)]
     inside = {b.outputs: "x0_copy: bfloat16" in str(b.task) for b in rounded.tasks}
@@ -185,7 +185,7 @@ def test_a_part_of_what_must_stay_float32_is_copied_compactly(m, tmp_path) -> No
     y = conv(m, m.node("Concat", a, b, axis=1), 4, 16, to="y")
     program = m.program(tmp_path, y, conv(m, b, 4, 8, to="z"), conv(m, b, 8, 8, to="more"))
     assert program.values["b"].strides is not None
-    rounded = to_bfloat16(program, [bound.task.name for bound in program.tasks if bound.outputs == ("a",)])
+    rounded = to_narrow(program, [bound.task.name for bound in program.tasks if bound.outputs == ("a",)])
     assert rounded.values["b#bfloat16"].strides is None
     near(program, rounded)
 
@@ -196,12 +196,12 @@ def test_a_constant_that_a_kept_task_reads_is_converted_beside(m, tmp_path) -> N
     b = m.node("Relu", m.node("MatMul", a, shared), to="b")
     program = m.program(tmp_path, m.node("MatMul", b, shared, to="y"))
     tasks = contracting_tasks(program)
-    rounded = to_bfloat16(program, [tasks[1]])
+    rounded = to_narrow(program, [tasks[1]])
     kept = next(b.task for b in rounded.tasks if b.task.name == tasks[1])
     assert "x0[m, k]) * x1[k, n]" in str(kept) and "out y0: float32" in str(kept)
     assert {n: d.dtype.name for n, d in rounded.constants.items()} == {"c0": "float32", "c0#bfloat16": "bfloat16"}
     near(program, rounded)
-    assert str(to_bfloat16(program, tasks)) == str(program)
+    assert str(to_narrow(program, tasks)) == str(program)
 
 
 def test_the_roundings_of_one_task_alone(m, tmp_path) -> None:
@@ -225,7 +225,7 @@ def test_every_contraction_is_what_the_intrinsics_compute(m, tmp_path) -> None:
     program = m.program(tmp_path, conv(m, x, 32, 32, to="y"))
     known = [i for i in shipped_intrinsics() if i.name in ("amx-bf16", "avx512-bf16", "neon-bfdot", "neon-bfmmla")]
     assert len(known) == 4
-    for bound in to_bfloat16(program).tasks[1:]:
+    for bound in to_narrow(program).tasks[1:]:
         task = bound.task
         block = task.block(task.anchor)
         assert isinstance(block, Block)
@@ -260,14 +260,14 @@ def test_functions_are_short_where_results_are_rounded() -> None:
     wide = task_of("Gelu", {"approximate": "tanh"}, [(4, 64)])
     constants = []
     for narrow in ({"y0"}, {"x0"}, set[str]()):
-        nest = build_nest(task := in_bfloat16(wide, narrow), chosen(task, host_target()).candidate)
+        nest = build_nest(task := in_narrow(wide, narrow), chosen(task, host_target()).candidate)
         (phase,) = lower_nest(nest, "gelu")
         constants.append(str(phase.function).count("Broadcast("))
     assert constants[0] < constants[2] <= constants[1]
 
 
 def test_rounding_is_to_nearest_even_with_quiet_nans_on_this_machine() -> None:
-    task = in_bfloat16(task_of("Identity", {}, [(4, 256)]), {"y0"})
+    task = in_narrow(task_of("Identity", {}, [(4, 256)]), {"y0"})
     bits = np.random.default_rng(0).integers(0, 1 << 32, (4, 256), np.uint64).astype(np.uint32)
     bits[0, :6] = [0x3F808000, 0x3F818000, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x80000000]
     x = bits.view(np.float32).copy()
@@ -300,9 +300,9 @@ def with_bfloat16(target: Target) -> Target:
 
 def test_a_target_whose_intrinsics_are_listed_has_those_alone() -> None:
     able = with_bfloat16(load_target("x86-64-v4"))
-    require_bfloat16(able)
+    require(able, "bfloat16")
     with pytest.raises(TargetError, match="it lists none of the intrinsics for it"):
-        require_bfloat16(replace(able, intrinsics=()))
+        require(replace(able, intrinsics=()), "bfloat16")
 
 
 def test_auto_stays_float32_where_the_target_cannot(tmp_path) -> None:
@@ -380,8 +380,8 @@ def test_the_flag_is_said_in_place_of_the_configuration(tmp_path) -> None:
     asked = {"shapes": small.SHAPES[:1], "config": config, "verify": False, "precision": "f32"}
     modelc.compile(small.model(), "x86-64-v3", tmp_path / "p", **asked)
     assert json.loads((tmp_path / "p/choices.json").read_text())["config"]["precision"] == "f32"
-    with pytest.raises(ConfigError, match="precision is 'f16'; expected f32, bf16, auto"):
-        modelc.compile(small.model(), precision="f16")
+    with pytest.raises(ConfigError, match="precision is 'f8'; expected f32, bf16, f16, auto"):
+        modelc.compile(small.model(), precision="f8")
 
 
 def test_what_auto_tries_in_turn() -> None:

@@ -39,7 +39,7 @@ from modelc.package import (
     read_package,
     write_package,
 )
-from modelc.partition.precision import require_bfloat16
+from modelc.partition.precision import require
 from modelc.plan import program
 from modelc.runtime import load
 from modelc.space.sketches import maps, packing, rows, tiled_rules
@@ -376,7 +376,7 @@ def test_whole_numbers(same_bits, every_step_shared: None, kind: str, target: Ca
 @pytest.mark.parametrize("kind", IN_BFLOAT16)
 def test_bfloat16(same_bits, every_step_shared: None, kind: str) -> None:
     try:
-        require_bfloat16(full())
+        require(full(), "bfloat16")
     except TargetError as error:
         pytest.skip(str(error))
     plan = same_bits(IN_BFLOAT16[kind], full(), precision="bf16")

@@ -14,14 +14,14 @@ from modelc.compile import pipeline
 from modelc.compile.config import load_config
 from modelc.compile.programs import Programs
 from modelc.compile.publish import Comparison
-from modelc.partition.precision import contracting_tasks, multiplies_bfloat16
+from modelc.partition.precision import contracting_tasks, multiplies
 from modelc.target import load_target
 from modelc.verify.compare import Tolerance
 from modelc.verify.report import Report
 
 DEFAULT = load_config()
 native = pytest.mark.skipif(
-    not multiplies_bfloat16(load_target("native")), reason="this machine cannot multiply bfloat16"
+    not multiplies(load_target("native"), "bfloat16"), reason="this machine cannot multiply bfloat16"
 )
 
 

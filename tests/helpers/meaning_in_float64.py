@@ -20,7 +20,7 @@ def every_element(shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
 def outputs_with_bounds(path: Path, feed: dict[str, np.ndarray]) -> dict[str, Rounded]:
     """Every output in float64 with its bounds, flat."""
     graph = import_model(path, {name: array.shape for name, array in feed.items()})
-    evaluator = Evaluator(Imported(graph).definitions(feed, False), 1 << 40)
+    evaluator = Evaluator(Imported(graph).definitions(feed, ""), 1 << 40)
     with np.errstate(all="ignore"):
         return {name: evaluator.elements(name, every_element(graph.values[name].shape)) for name in graph.outputs}
 

@@ -38,7 +38,7 @@ from modelc.measure.job import Job, Part, Way
 from modelc.measure.runner import Runner
 from modelc.ops import OPERATORS
 from modelc.package.emulators import TILES, lacking
-from modelc.partition.precision import in_bfloat16, products
+from modelc.partition.precision import in_narrow, products
 from modelc.policy import Policy
 from modelc.space.choose import DEFAULT, chosen
 from modelc.space.nest.build import build_nest
@@ -159,7 +159,7 @@ def _task(
 def stored_in_bfloat16(task: Task) -> Task:
     """`task` with its first input, its result, and what its contractions multiply stored as bfloat16."""
     operands = {x.buffer for _, loads in products(task) for x in loads}
-    return in_bfloat16(task, {*operands, "x0", "y0"}, operands)
+    return in_narrow(task, {*operands, "x0", "y0"}, operands)
 
 
 def _mentioned(block: Block | OpaqueBlock) -> list[str]:

@@ -18,7 +18,7 @@ from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.nest import For
 from modelc.ir.text import parse_task
-from modelc.partition.precision import in_bfloat16
+from modelc.partition.precision import in_narrow
 from modelc.space.choose import chosen
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derived
@@ -46,7 +46,7 @@ def test_operands_that_are_cast_are_copied_as_such(case, tmp_path):
     attrs = CASES[case]
     task = fused_task(m, tmp_path, attention(m, **attrs), FUSED.format(MAPS.get(attrs.get("mask"), "")))
     narrow = {r.buffer for b in task.blocks if b.reduction for r in b.reads} & set(task.inputs)
-    built = check(in_bfloat16(task, narrow))
+    built = check(in_narrow(task, narrow))
     copies = [s for s in built.candidate.stages if s.rule == "cache_read"]
     assert {s.args.get("dtype") for s in copies} == {"float32"} and len(copies) == 3
     text = str(built.nest)

@@ -19,7 +19,7 @@ from modelc.ir.loop import ROOT, Loop
 from modelc.ir.nest import For
 from modelc.ir.text import parse_task
 from modelc.ir.verify import verify_task
-from modelc.partition.precision import in_bfloat16, products, to_bfloat16
+from modelc.partition.precision import in_narrow, products, to_narrow
 from modelc.policy import Policy
 from modelc.space.choose import accepted, chosen
 from modelc.space.construct import constructed
@@ -54,7 +54,7 @@ def in_pairs(folder: Path, **case: object) -> Task:
     found = list(products(task))
     assert len(found) == 2
     operands = {x.buffer for _, loads in found for x in loads}
-    return in_bfloat16(task, {*operands, *task.outputs}, operands)
+    return in_narrow(task, {*operands, *task.outputs}, operands)
 
 
 def on(task: Task) -> Example:
@@ -114,7 +114,7 @@ def test_few_rows_stay_on_vectors(tmp_path):
 def test_what_is_rounded_in_the_task_is_read_as_it_was(tmp_path):
     """Operands that stay float32 outside are copied by the unit's packing, or not at all."""
     m = Model()
-    program = to_bfloat16(m.program(tmp_path, attention(m, 32, 32, size=32), attention_bytes=1 << 20))
+    program = to_narrow(m.program(tmp_path, attention(m, 32, 32, size=32), attention_bytes=1 << 20))
     (task,) = [bound.task for bound in program.tasks]
     assert sum(b.name.startswith("round") for b in task.blocks) == 3
     for target, rounded in ((SERVER, 1), (WITHOUT_AMX, 0)):

@@ -44,7 +44,7 @@ LARGE: dict[str, Case] = {  # whose register tiles fill the registers; the first
 }
 MACHINES = {
     "x86_64": (
-        *("x86-64-v4", "avx512vnni", "avx512bf16", "avxvnni"),
+        *("x86-64-v4", "avx512vnni", "avx512bf16", "avx512fp16", "avxvnni"),
         *("amx-tile", "amx-int8", "amx-bf16"),
     ),
     "aarch64": ("cortex-a76", "bf16", "i8mm"),

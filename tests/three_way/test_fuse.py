@@ -18,7 +18,7 @@ from modelc.ir.block import Task
 from modelc.ir.candidate import Stage
 from modelc.ir.text import parse_task
 from modelc.ir.verify import verify_task
-from modelc.partition.precision import in_bfloat16
+from modelc.partition.precision import in_narrow
 from modelc.space.rules.derivation import constant_data, derive
 from modelc.space.rules.fuse import fuse_rule
 from modelc.space.rules.rule import DoesNotApply
@@ -49,7 +49,7 @@ def conv(shape: Sequence[int], kernel: Sequence[int], last: bool = False, kinds:
     shapes = [tuple(shape), (kernel[0], shape[1] // attrs.get("group", 1), *kernel[1:])]
     if kinds != BF16:
         return task_of("ConvInteger", attrs, shapes, [1], last, list(kinds))
-    return in_bfloat16(task_of("Conv", attrs, shapes, [1], last), ["x0", "x1"], ["x0", "x1"])
+    return in_narrow(task_of("Conv", attrs, shapes, [1], last), ["x0", "x1"], ["x0", "x1"])
 
 
 def same(task: Task, stages: tuple[Stage, ...]) -> Task:

@@ -29,7 +29,7 @@ from modelc.layout.program import choose_layouts, partition
 from modelc.layout.rules import linked
 from modelc.ops import MEANINGS
 from modelc.partition.pieces import pieces_of
-from modelc.partition.precision import to_bfloat16
+from modelc.partition.precision import Narrowing, to_narrow
 from modelc.space.choose import Schedules, chosen
 
 LAST = reordered(0, 2, 3, 1)
@@ -239,10 +239,10 @@ def test_random_graphs_in_bfloat16_are_what_they_are_in_any_layouts(seed) -> Non
         asked.add(task.hash)
         return cost.seconds(task)
 
-    plain = run_program(to_bfloat16(partition(graph)), {"x": made.data["x"]}, MEANINGS)
+    plain = run_program(to_narrow(partition(graph)), {"x": made.data["x"]}, MEANINGS)
     for propagate in (True, False):
-        choice = choose_layouts(graph, LayoutPolicy(Known(told), propagate=propagate, lanes=2, wide=frozenset()))
-        program = to_bfloat16(partition(graph, choice=choice))
+        choice = choose_layouts(graph, LayoutPolicy(Known(told), propagate=propagate, lanes=2, narrowing=Narrowing()))
+        program = to_narrow(partition(graph, choice=choice))
         found = run_program(program, {"x": made.data["x"]}, MEANINGS)
         for name in graph.outputs:
             np.testing.assert_allclose(found[name], plain[name], rtol=5e-2, atol=5e-2)

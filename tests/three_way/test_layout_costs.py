@@ -24,7 +24,7 @@ from modelc.layout.program import choose_layouts, partition
 from modelc.layout.rules import layouts_by_rule
 from modelc.ops import MEANINGS
 from modelc.partition.draft import drafting, prepared
-from modelc.partition.precision import contracting_tasks, multiplies_bfloat16, narrowed, to_bfloat16
+from modelc.partition.precision import Narrowing, contracting_tasks, multiplies, narrowed, to_narrow
 from modelc.policy import Policy
 from modelc.space.choose import Schedules
 from modelc.target import Target
@@ -39,14 +39,14 @@ def m() -> Model:
 
 def target_of(precision: str) -> Target:
     target = host_target() if precision == "f32" else tensor_target()
-    if precision == "bf16" and not multiplies_bfloat16(target):
+    if precision == "bf16" and not multiplies(target, "bfloat16"):
         pytest.skip("this machine cannot multiply bfloat16")
     return target
 
 
 def seconds(program: Program, target: Target, precision: str) -> float:
     schedules = Schedules(target, Policy(precision=precision))
-    ships = to_bfloat16(program) if precision == "bf16" else program
+    ships = to_narrow(program) if precision == "bf16" else program
     return sum(schedules.seconds(bound.task) for bound in ships.tasks)
 
 
@@ -58,7 +58,7 @@ def three_ways(path: Path, target: Target, precision: str, folder: Path) -> tupl
     (choice,) = read_choices_file(folder / "p").layouts
     graph = import_model(path)
     program = partition(graph, choice=choice)
-    ships = to_bfloat16(program) if precision == "bf16" else program
+    ships = to_narrow(program) if precision == "bf16" else program
     rng = np.random.default_rng(1)
     feeds = {n: rng.standard_normal(program.values[n].shape).astype(np.float32) for n in program.inputs}
     wanted = run_program(ships, feeds, MEANINGS)
@@ -135,24 +135,25 @@ def test_products_of_operands_in_every_layout(m, tmp_path, kind) -> None:
 # --- precision ------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_task_becomes_in_bfloat16_is_told_task_by_task() -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_what_a_task_becomes_is_told_task_by_task(dtype: str) -> None:
     """As the whole program's rewrite makes it, whatever is kept."""
     multiplying = 0
     for seed in range(40):
         made = Random(seed)
         program = partition(made.graph(8 + seed % 20))
-        every = contracting_tasks(program)
+        every = contracting_tasks(program, dtype)
         for kept in ((), every[:1]):
-            rounded = {bound.task.name: bound.task.hash for bound in to_bfloat16(program, kept).tasks}
-            names = narrowed(program, kept)
+            rounded = {bound.task.name: bound.task.hash for bound in to_narrow(program, kept, dtype).tasks}
+            names = narrowed(program, kept, dtype)
             for bound in program.tasks:
-                assert names.task(bound, bound.task.name in kept).hash == rounded[bound.task.name]
+                assert names.task(bound, bound.task.name in names.contracting).hash == rounded[bound.task.name]
             multiplying += len(every) - len(kept)
     assert multiplying > 20
 
 
-@pytest.mark.parametrize("wide", [frozenset(), None])
-def test_every_task_that_ships_was_weighed(m, tmp_path, wide) -> None:
+@pytest.mark.parametrize("narrowing", [Narrowing(), None])
+def test_every_task_that_ships_was_weighed(m, tmp_path, narrowing) -> None:
     x = m.node("Relu", m.node("Conv", m.input("x", 1, 8, 20, 20), m.weight(32, 8, 3, 3), pads=[1] * 4))
     y = m.node("Add", m.node("Conv", x, m.weight(32, 32, 1, 1)), x)
     m.program(tmp_path, m.node("GlobalAveragePool", y))
@@ -164,7 +165,7 @@ def test_every_task_that_ships_was_weighed(m, tmp_path, wide) -> None:
             return super().seconds(task)
 
     schedules = Weighed(tensor_target())
-    choice = choose_layouts(graph, LayoutPolicy(schedules, lanes=16, doubt=0.15, wide=wide))
+    choice = choose_layouts(graph, LayoutPolicy(schedules, lanes=16, doubt=0.15, narrowing=narrowing))
     program = partition(graph, choice=choice)
-    ships = to_bfloat16(program) if wide is not None else program
+    ships = to_narrow(program) if narrowing is not None else program
     assert {bound.task.hash for bound in ships.tasks} <= asked

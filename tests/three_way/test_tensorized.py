@@ -34,7 +34,7 @@ from modelc.errors import InvalidIR
 from modelc.ir.candidate import Candidate
 from modelc.ir.nest import For, Nest
 from modelc.ir.text import parse_nest
-from modelc.partition.precision import in_bfloat16
+from modelc.partition.precision import in_narrow
 from modelc.policy import Policy
 from modelc.space.choose import chosen
 from modelc.space.nest.build import build_nest
@@ -160,13 +160,13 @@ def test_panels_that_outweigh_the_rows_pass_once(shape: tuple[int, ...]) -> None
 
 def test_lines_of_the_result_are_written_whole() -> None:
     """32 of 16 columns at a time are a line of bfloat16: half of it for each of two tiles of rows costs more."""
-    task = in_bfloat16(contraction(("MatMul", {}, (3136, 24), (24, 144)), ("bfloat16", "bfloat16")), ["y0"])
+    task = in_narrow(contraction(("MatMul", {}, (3136, 24), (24, 144)), ("bfloat16", "bfloat16")), ["y0"])
     assert best_kernel(ways_of(task, SERVER)["amx-bf16"])[1] > 1
 
 
 @pytest.mark.parametrize(("rows", "by_rows"), [(196, False), (3136, True)])
 def test_panels_that_are_more_than_what_is_written_pass_once(rows: int, by_rows: bool) -> None:
-    task = in_bfloat16(contraction(("MatMul", {}, (rows, 1024), (1024, 256)), ("bfloat16", "bfloat16")), ["y0"])
+    task = in_narrow(contraction(("MatMul", {}, (rows, 1024), (1024, 256)), ("bfloat16", "bfloat16")), ["y0"])
     assert default_knobs(ways_of(task, SERVER)["amx-bf16"]).by_rows == by_rows
 
 

@@ -135,6 +135,13 @@ def fuses() -> bool:
     return any(map(tvm.target.codegen.llvm_cpu_has_features, ("fma", "vfp4")))  # x86's and 32-bit Arm's name for it
 
 
+def halves() -> bool:
+    """Whether the current TVM target computes in float16."""
+    if target_arch().startswith("aarch64"):
+        return bool(tvm.target.codegen.llvm_cpu_has_features("fullfp16"))
+    return target_arch() == "x86_64" and bool(tvm.target.codegen.llvm_cpu_has_features("avx512fp16"))
+
+
 def let_operands(function: Callable[..., Expr]) -> Callable[..., Expr]:
     """For an operation that uses an operand more than once: its operands become variables."""
     return lambda code, *args: function(code, *[code.let(a) for a in args])

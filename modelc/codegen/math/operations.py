@@ -2,7 +2,8 @@
 
 float32 has polynomials of our own for what occurs in hot loops (exp log erf tanh sigmoid softplus sin cos, and pow by a
 constant multiple of 1/4), shorter ones for what is rounded to bfloat16: no call is left in the machine code. The rest
-becomes LLVM intrinsics or libm calls lane by lane, float64 always does. float16 and bfloat16 are computed in float32.
+becomes LLVM intrinsics or libm calls lane by lane, float64 always does. float16 and bfloat16 are computed in float32,
+but for sums and products of float16 where the CPU has instructions for them.
 Bits of a bfloat16 travel as uint16: TVM's code generator has no bfloat16 of its own.
 
 Three of TVM's readings are wrong for NaN, and avoided: a != b is false if either is NaN, x != x is always false, and
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from modelc.codegen.lean_tvm import tx
 from modelc.codegen.math.casts import HALVES, between, cast
-from modelc.codegen.math.code import Code, Expr
+from modelc.codegen.math.code import Code, Expr, halves
 from modelc.codegen.math.floats import FLOATS
 from modelc.codegen.math.integers import BOOLS, COMPARISONS, INTEGERS
 from modelc.codegen.math.rounded import erf, exp, sigmoid, tanh
@@ -21,6 +22,7 @@ from modelc.errors import InvalidIR
 
 FLOAT_DTYPES = ("float32", "float64", "float16", "bfloat16")
 PREDICATES = {*COMPARISONS, "isnan", "isinf"}
+IN_HALF = ("add", "mul")  # which give the same in float32, rounded
 ROUNDED = {"exp": exp, "erf": erf, "tanh": tanh, "sigmoid": sigmoid}
 
 
@@ -33,7 +35,7 @@ def lower_op(name: str, args: list[Expr], dtype: str, lanes: int, *, rounded: bo
         return tx.Select(*args)
     if name == "cast":
         raise InvalidIR("a cast is lowered by lower_cast, which knows the dtype it goes to")
-    compute = "float32" if dtype in HALVES else dtype
+    compute = "float32" if dtype in HALVES and not (dtype == "float16" and name in IN_HALF and halves()) else dtype
     code = Code(compute, lanes)
     table = BOOLS if dtype == "bool" else FLOATS if dtype in FLOAT_DTYPES else INTEGERS
     if name not in table:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, OpaqueBlock
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, conjunction, loads
 from modelc.ir.interpret import evaluate
+from modelc.partition.half_sums import SMALLEST
 from modelc.verify.kernels.inverse import CannotSay, Index, Inverse
 from modelc.verify.kernels.products import Factors, factors_of, matrix_products, rows_of
 from modelc.verify.kernels.rounding import (
@@ -48,7 +49,7 @@ class Definitions:
     """Where numbers come from: known `arrays` by buffer, in logical shape; what else is computed by `writers`, the
     Blocks that write a buffer with their places in the order of execution. `buffer` gives dtype and shape. `short`:
     functions may be those for results in bfloat16. `roundoff`: the relative error of known numbers of float32, where
-    they are rounded before they are multiplied."""
+    they are rounded before they are multiplied. `halves`: products are added up in float16."""
 
     arrays: Mapping[str, Array]
     writers: Callable[[str], Sequence[tuple[Order, AnyBlock]]]
@@ -56,6 +57,7 @@ class Definitions:
     opaque: Mapping[str, Callable[..., tuple[Array, ...]]]
     short: bool = False
     roundoff: float = 0.0
+    halves: bool = False
 
 
 @dataclass
@@ -147,7 +149,8 @@ class Evaluator:
     def _read(self, buffer: str, array: Array, index: Index) -> Rounded:
         elements = exact(np.asarray(array[index]), self.definitions.buffer(buffer)[0])
         if self.definitions.roundoff and elements.dtype == "float32":
-            return replace(elements, sigma=self.definitions.roundoff * np.abs(elements.value))
+            least = SMALLEST if self.definitions.halves else 0.0
+            return replace(elements, sigma=self.definitions.roundoff * np.maximum(np.abs(elements.value), least))
         return elements
 
     def _written(
@@ -345,7 +348,8 @@ class Evaluator:
     def _folded(self, block: Block, terms: Sequence[Rounded], number: int) -> Rounded:
         name = block.aggregation
         if name == "add":
-            return summed(terms[0], 1)
+            product = isinstance(block.body[0], Op) and block.body[0].name == "mul"
+            return summed(terms[0], 1, self.definitions.halves and product)
         if name == "mul":
             return multiplied(terms[0], 1)
         if name in ("max", "min"):
@@ -395,7 +399,7 @@ class Evaluator:
         if not all(np.isfinite(np.asarray(s.value, np.float64)).all() for s in sides):
             return None
         self.work += OPERATION + MULTIPLIED * depth * len(first.rows) * len(second.rows)
-        return matrix_products(sides[0], sides[1], first.of, second.of, groups.of, count)
+        return matrix_products(sides[0], sides[1], first.of, second.of, groups.of, count, self.definitions.halves)
 
 
 # --- small ----------------------------------------------------------------------------------------------------------

@@ -20,13 +20,14 @@ from modelc.ir.block import Block, Task
 from modelc.ir.expr import DTYPES
 from modelc.ir.program import BoundTask, Placed, Program
 from modelc.package.watch import Data, Watched
+from modelc.partition.half_sums import SMALLEST
 from modelc.partition.precision import rounded_values
 from modelc.space.rules.derivation import constant_data, rounding_error
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 from modelc.verify.kernels.calls import Phases, Row, Use, looked_at
 from modelc.verify.kernels.demand import Definitions, Evaluator
 from modelc.verify.kernels.inverse import CannotSay
-from modelc.verify.kernels.meaning import Imported, channels_of, every_graph, of_task
+from modelc.verify.kernels.meaning import ROUNDOFF, Imported, channels_of, every_graph, of_task
 from modelc.verify.kernels.reading import Reading, Verdict
 from modelc.verify.kernels.report import KernelReport, Silence
 from modelc.verify.kernels.rounding import Rounded, is_float
@@ -126,8 +127,15 @@ class Judge:
 
     @cached_property
     def rounded(self) -> frozenset[str]:
-        """The values that are computed through bfloat16."""
+        """The values that are computed through bfloat16, or sums in float16."""
         return rounded_values(self.blueprint.program)
+
+    def _multiplied(self, bound: BoundTask) -> str:
+        """The narrow dtype that a Task's kernel, or those before it whose parts it adds up, multiplies."""
+        dtypes = {b.dtype for b in bound.task.buffers}
+        if "bfloat16" in dtypes:
+            return "bfloat16"
+        return "float16" if "float16" in dtypes and not self.rounded.isdisjoint(bound.outputs) else ""
 
     def begin(self, feed: Mapping[str, Array]) -> None:
         """A run on these inputs begins; states are none of them."""
@@ -285,7 +293,7 @@ class Judge:
         """What `call` wrote to `buffer` at `index`, or other `numbers` for it, against what the model, the Task, or
         both, say. Raises CannotSay."""
         bound, ours = call.use.bound, call.wrote[buffer] if numbers is None else numbers
-        narrow = any(b.dtype == "bfloat16" for b in bound.task.buffers)
+        narrow = self._multiplied(bound)
         by_model = self._by_model(call, bound.values[buffer], ours, index, narrow)
         readings = [] if by_model is None else [by_model]
         if by_model is None or narrow or by_model.verdict.open or by_model.verdict.width > WIDE:
@@ -300,7 +308,7 @@ class Judge:
         return [reading.verdict for reading in readings]
 
     def _by_model(
-        self, call: KernelCall, name: str, ours: Array, index: tuple[Array, ...], narrow: bool
+        self, call: KernelCall, name: str, ours: Array, index: tuple[Array, ...], narrow: str
     ) -> Reading | None:
         """By the imported nodes; None where they do not say what the value is."""
         imported = next((g for g in self._graphs if name in g.computed), None)
@@ -326,10 +334,12 @@ class Judge:
             meaning = self._evaluated(imported.definitions(usable, narrow), self.effort.points, name, index)
         except CannotSay:
             return None
-        stored = 2.0**-8 * np.abs(meaning.value) if ours.dtype == DTYPES["bfloat16"] and is_float(meaning.dtype) else 0
+        size = np.abs(meaning.value) if is_float(meaning.dtype) else np.zeros(())
+        roundoff = ROUNDOFF.get(ours.dtype.name, 0.0) if meaning.dtype != ours.dtype.name else 0.0
+        stored = roundoff * np.maximum(size, SMALLEST * (size > 0))
         return Reading(mine[index], meaning, np.asarray(stored, np.float64), index, "model")
 
-    def _by_task(self, call: KernelCall, buffer: str, ours: Array, index: tuple[Array, ...], narrow: bool) -> Reading:
+    def _by_task(self, call: KernelCall, buffer: str, ours: Array, index: tuple[Array, ...], narrow: str) -> Reading:
         task = call.use.bound.task
         arrays = {**call.read, **self._constants(call)}
         meaning = self._evaluated(of_task(task, arrays, narrow), self.effort.points, buffer, index)
@@ -389,7 +399,7 @@ class Judge:
             arrays[names[b]] = anew.reshape(derived.buffer(names[b]).shape)
         elements = len(call.wrote_bytes[buffer]) // DTYPES[call.placed(buffer).dtype].itemsize
         at = index_in(call.placed(buffer), derived.buffer(names[buffer]), elements, index)
-        narrow = any(b.dtype == "bfloat16" for b in task.buffers)
+        narrow = self._multiplied(call.use.bound)
         return np.asarray(self._evaluated(of_task(derived, arrays, narrow), 1 << 28, names[buffer], at).bound)
 
 

@@ -20,15 +20,16 @@ from modelc.ir.expr import Var
 from modelc.ir.graph import Graph
 from modelc.ops import MEANINGS, operator_of
 from modelc.ops.operator import written
+from modelc.partition.half_sums import half_sum
 from modelc.verify.kernels.demand import Definitions, Order
 from modelc.verify.kernels.inverse import CannotSay
 
 Array = NDArray[Any]
-ROUNDOFF_BF16 = 2.0**-8
+ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 
-def of_task(task: Task, arrays: Mapping[str, Array], short: bool) -> Definitions:
-    """The meaning of `task` where its inputs are `arrays`, by its buffers' names."""
+def of_task(task: Task, arrays: Mapping[str, Array], dtype: str) -> Definitions:
+    """The meaning of `task` where its inputs are `arrays`, by its buffers' names, and its kernel multiplies `dtype`."""
     writers: dict[str, list[tuple[Order, AnyBlock]]] = {}
     for number, block in enumerate(task.blocks):
         for name in written(block):
@@ -38,7 +39,8 @@ def of_task(task: Task, arrays: Mapping[str, Array], short: bool) -> Definitions
         declared = task.buffer(name)
         return declared.dtype, declared.shape
 
-    return Definitions(arrays, lambda name: writers.get(name, ()), buffer, MEANINGS, short)
+    halves = half_sum(task) is not None
+    return Definitions(arrays, lambda name: writers.get(name, ()), buffer, MEANINGS, dtype == "bfloat16", halves=halves)
 
 
 @dataclass
@@ -61,15 +63,16 @@ class Imported:
         """The values that nodes write, and which node of the Graph it is."""
         return self._producers
 
-    def definitions(self, arrays: Mapping[str, Array], rounded: bool) -> Definitions:
-        """The model's meaning where the values in `arrays` are given; `rounded`: kernels multiply bfloat16."""
+    def definitions(self, arrays: Mapping[str, Array], dtype: str) -> Definitions:
+        """The model's meaning where the values in `arrays` are given, and kernels multiply `dtype`."""
         return Definitions(
             _GivenOrConstant(arrays, self),
             self._writers,
             self._buffer,
             MEANINGS,
-            rounded,
-            ROUNDOFF_BF16 if rounded else 0.0,
+            dtype == "bfloat16",
+            ROUNDOFF.get(dtype, 0.0),
+            dtype == "float16",
         )
 
     def _writers(self, name: str) -> Sequence[tuple[Order, AnyBlock]]:

@@ -80,9 +80,11 @@ def factors_of(block: Block) -> Factors | None:
     return Factors(body.args[0], body.args[1], firsts, seconds, shared, guards)
 
 
-def matrix_products(a: Rounded, b: Rounded, of_a: Array, of_b: Array, group: Array, count: int) -> Rounded | None:
+def matrix_products(
+    a: Rounded, b: Rounded, of_a: Array, of_b: Array, group: Array, count: int, halves: bool = False
+) -> Rounded | None:
     """Sums of products of rows `of_a` of a and `of_b` of b, those of one group together: rows that meet most columns as
-    matrix products, the others pair by pair."""
+    matrix products, the others pair by pair. `halves`: kernels add up in float16."""
     sums = _Sums.of(count)
     order = np.argsort(group, kind="stable")
     for members in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
@@ -97,7 +99,7 @@ def matrix_products(a: Rounded, b: Rounded, of_a: Array, of_b: Array, group: Arr
             sums.pair(a, b, of_a, of_b, scattered[k : k + most])
     if is_float(a.dtype):
         depth = a.value.shape[1]
-        return accumulated(sums.value, a.dtype, depth, sums.squares, sums.largest, sums.variance, sums.bias)
+        return accumulated(sums.value, a.dtype, depth, sums.squares, sums.largest, sums.variance, sums.bias, halves)
     if np.abs(sums.value).max(initial=0.0) >= 2.0**53:
         return None
     whole = sums.value.astype(np.int64).astype(DTYPES[a.dtype])

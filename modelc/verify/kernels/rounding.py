@@ -380,9 +380,9 @@ def _bits(x: Rounded, dtype: str) -> Rounded:
 # --- reductions -----------------------------------------------------------------------------------------------------
 
 
-def summed(terms: Rounded, axis: int) -> Rounded:
-    """The sum of `terms` along `axis`, in any order. Roundings of partial sums are as large as these (natural order
-    tells how large they get), and at least as those of a random walk of the terms."""
+def summed(terms: Rounded, axis: int, halves: bool = False) -> Rounded:
+    """The sum of `terms` along `axis`, in any order; `halves`: in float16. Roundings of partial sums are as large as
+    these (natural order tells how large they get), and at least as those of a random walk of the terms."""
     count = terms.value.shape[axis]
     if not is_float(terms.dtype):
         total = np.asarray(terms.value.sum(axis=axis, dtype=terms.value.dtype))
@@ -391,16 +391,27 @@ def summed(terms: Rounded, axis: int) -> Rounded:
     variance = 0.0 if terms.sigma is None else (terms.sigma**2).sum(axis=axis)
     bias = 0.0 if terms.bias is None else terms.bias.sum(axis=axis)
     largest = np.abs(np.cumsum(terms.value, axis=axis)).max(axis=axis, initial=0.0)
-    return accumulated(value, terms.dtype, count, (terms.value**2).sum(axis=axis), largest, variance, bias)
+    squares = (terms.value**2).sum(axis=axis)
+    return accumulated(value, terms.dtype, count, squares, largest, variance, bias, halves)
 
 
 def accumulated(
-    value: Array, dtype: str, count: int, squares: Array, largest: Array, variance: Array | float, bias: Array | float
+    value: Array,
+    dtype: str,
+    count: int,
+    squares: Array,
+    largest: Array,
+    variance: Array | float,
+    bias: Array | float,
+    halves: bool = False,
 ) -> Rounded:
     """A sum of `count` terms: `squares` of these added up, `largest` of its partial sums. Sums of half-width floats are
-    in float32 in every kernel, or rounded to their dtype where the model says so by its casts."""
-    places = PLACES["float32" if dtype in ("float16", "bfloat16") else dtype]
+    in float32 in a kernel, or rounded to their dtype where the model says so by its casts; unless `halves`: then those
+    of products are in float16."""
+    places = PLACES["float16" if halves else "float32" if dtype in ("float16", "bfloat16") else dtype]
     own = 2.0 ** (-2 * places) / 3 * count * (largest**2 + squares)  # a rounding is uniform within a unit of roundoff
+    if halves:
+        bias = bias + count * TINY["float16"]
     return rounded_once(value, dtype, variance + own, bias + count * TINY[dtype])
 
 

@@ -80,6 +80,6 @@ def in_model(stored: Array, value: Value, graph: Graph) -> Array | None:
     if array.dtype.name == WIDE and value.dtype in BYTES:
         zero = zero_of(graph, value.name)
         return None if zero is None else (array + np.int16(zero)).astype(DTYPES[value.dtype])
-    if array.dtype.name == "bfloat16" and value.dtype == "float32":
+    if array.dtype.name in ("bfloat16", "float16") and value.dtype == "float32":
         return array.astype(np.float32)
     return array if array.dtype == DTYPES[value.dtype] else None

@@ -1,0 +1,91 @@
+"""Packages that compute in float16, for a machine that does, under emulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import small_model as small
+from disassembly import disassembled
+from emulated_kernels import emulator_of
+from onnx import TensorProto, helper, numpy_helper
+
+import modelc
+from modelc.compile.explain import explained
+from modelc.compile.result import CompileResult
+from modelc.errors import TargetError
+from modelc.package import read_package
+from modelc.target import load_target
+from modelc.verify.report import Report
+
+BOARD = "cortex-a76"
+
+
+def network(path: Path, half: bool = False) -> Path:
+    """A convolution, a depthwise one, and a pointwise one over more channels than a sum in float16 has terms."""
+    rng, dtype = np.random.default_rng(0), np.float16 if half else np.float32
+    shapes = {"w1": (32, 8, 3, 3), "w2": (32, 1, 3, 3), "w3": (320, 32, 1, 1), "w4": (8, 320, 1, 1)}
+    weights = {n: (rng.standard_normal(s) / np.sqrt(np.prod(s[1:]))).astype(dtype) for n, s in shapes.items()}
+
+    def conv(x: str, w: str, y: str, pad: int = 0, group: int = 1) -> onnx.NodeProto:
+        return helper.make_node("Conv", [x, w], [y], w, pads=[pad] * 4, group=group)
+
+    nodes = [
+        conv("x", "w1", "a", 1),
+        helper.make_node("Relu", ["a"], ["b"]),
+        conv("b", "w2", "c", 1, 32),
+        helper.make_node("Clip", ["c", "low", "high"], ["d"]),
+        conv("d", "w3", "e"),
+        helper.make_node("Relu", ["e"], ["f"]),
+        conv("f", "w4", "y"),
+    ]
+    weights |= {"low": np.array(0, dtype), "high": np.array(6, dtype)}
+    kind = TensorProto.FLOAT16 if half else TensorProto.FLOAT
+    tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    x, y = (helper.make_tensor_value_info(n, kind, (1, 8, 8, 8)) for n in "xy")
+    graph = helper.make_graph(nodes, "halves", [x], [y], tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def lanes_of_multiply_adds(package: Path) -> Sequence[str]:
+    """How the vectors of multiply-adds in a package's library are cut."""
+    (library,) = package.glob("*.so")
+    code = disassembled(library, load_target(BOARD).triple)
+    return [text.split(",")[0].split(".")[-1] for _, text in code if text.startswith("fmla")]
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a model in float32."""
+    emulator_of(load_target(BOARD))
+    folder = tmp_path_factory.mktemp("half")
+    report = check(modelc.compile(network(folder / "model.onnx"), BOARD, folder / "p", precision="f16"))
+    assert sum(kernel.samples > 0 for kernel in report.kernels) >= 4
+    return folder / "p"
+
+
+def check(result: CompileResult) -> Report:
+    """The verification of a package in float16."""
+    assert "precision f16: 4 of 4 contractions in float16" in result.notes
+    report = result.report
+    assert report is not None and report.passed and report.outputs[0].rounded
+    assert 1e-5 < report.outputs[0].distance.rms_rel < 5e-3
+    assert result.path is not None and set(lanes_of_multiply_adds(result.path)) == {"8h"}
+    return report
+
+
+def test_a_package_computes_in_float16(package: Path) -> None:
+    """A long sum in two parts, and nothing multiplied in float32."""
+    steps = read_package(package).manifest.variants[0].steps
+    assert sum(step.dtype == "float16" for step in steps) >= 4 and any("_parts" in step.name for step in steps)
+    assert sum("precision f16" in why.precision for why in explained(package)) >= 4
+
+
+def test_a_target_without_it_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="cannot multiply float16: it lacks fullfp16"):
+        modelc.compile(small.model(), "cortex-a72", tmp_path / "p", shapes=small.SHAPES, precision="f16")
+    assert not list(tmp_path.iterdir())
