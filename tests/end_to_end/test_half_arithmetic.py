@@ -1,4 +1,4 @@
-"""Packages that compute in float16, for a machine that does, under emulation."""
+"""Packages that compute in float16, for a machine that does, under emulation: right ones pass, wrong ones do not."""
 
 from __future__ import annotations
 
@@ -83,6 +83,28 @@ def test_a_package_computes_in_float16(package: Path) -> None:
     steps = read_package(package).manifest.variants[0].steps
     assert sum(step.dtype == "float16" for step in steps) >= 4 and any("_parts" in step.name for step in steps)
     assert sum("precision f16" in why.precision for why in explained(package)) >= 4
+
+
+def test_so_does_a_model_of_float16(tmp_path: Path) -> None:
+    emulator_of(load_target(BOARD))
+    check(modelc.compile(network(tmp_path / "model.onnx", half=True), BOARD, tmp_path / "p", precision="f16"))
+
+
+def test_without_the_flag_a_model_of_float16_computes_in_float32(tmp_path: Path) -> None:
+    model = network(tmp_path / "model.onnx", half=True)
+    modelc.compile(model, BOARD, tmp_path / "p", verify=False)
+    assert set(lanes_of_multiply_adds(tmp_path / "p")) == {"4s"}
+
+
+def test_a_weight_that_is_off_by_a_quarter_is_noticed(package: Path, tmp_path: Path) -> None:
+    other = onnx.load(network(tmp_path / "model.onnx"))
+    first = other.graph.initializer[0]
+    changed = numpy_helper.to_array(first).copy()
+    changed.reshape(-1)[np.abs(changed).argmax()] *= 1.25
+    first.CopyFrom(numpy_helper.from_array(changed, first.name))
+    onnx.save(other, tmp_path / "other.onnx")
+    report = modelc.verify_package(package, tmp_path / "other.onnx")
+    assert not report.passed and report.first_wrong is not None and "w1" in report.first_wrong.nodes
 
 
 def test_a_target_without_it_is_refused_before_anything_is_written(tmp_path: Path) -> None:
