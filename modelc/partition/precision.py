@@ -370,7 +370,9 @@ class Narrowed:
         operands = _contracted(task, self.dtype) if contracting else frozenset()
         narrow = {x for x, v in bound.values.items() if self.stored(v, v in converted)}
         copied = {x for x in operands & bound.values.keys() if x in task.constants or bound.values[x] in self.shared}
-        return _narrowed(task, narrow | copied, operands, self.dtype)
+        compact = copied - task.constants  # as the Task that rounds them writes them
+        buffers = tuple(replace(b, strides=None) if b.name in compact else b for b in task.buffers)
+        return _narrowed(replace(task, buffers=buffers), narrow | copied, operands, self.dtype)
 
     def stored(self, value: str, converted: bool) -> bool:
         """Whether a value, or what it is converted to, is stored in the dtype."""
