@@ -303,7 +303,7 @@ def test_the_command_line_checks_both_kinds_of_file(
     path = tmp_path / "pairs.yaml"
     path.write_text(INVENTED)
     code, out, _ = run(path, "--json")
-    (outcome,) = (Outcome(**one) for one in json.loads(out))
+    (outcome,) = (Outcome(**one) for one in json.loads(out)["outcomes"])
     assert code == 0 and outcome.name == "pairs" and outcome.status in ("right", "not run")
     path.write_text(INVENTED.replace("implementation: C + call", "implementation: C - call"))
     code, out, err = run(path)

@@ -311,7 +311,7 @@ def test_a_configuration_reads_back_equal() -> None:
         ({"verify": {**VERIFY, "samples": 0}}, "verify.samples is 0"),
         ({"verify": {**VERIFY, "bf16": {"rms": 0.02}}}, "verify.bf16 lacks the key 'largest'"),
         ({"verify": {**VERIFY, "bf16": {"rms": -1, "largest": 1}}}, "verify.bf16.rms is -1"),
-        ({"precision": "fp8"}, "precision is 'fp8'; expected f32, bf16, auto"),
+        ({"precision": "fp8"}, "precision is 'fp8'; expected f32, bf16, f16, auto"),
         ({"codegen": {"flush_denormals": "maybe", "check_addresses": True}}, "codegen.flush_denormals is 'maybe'"),
         ({"codegen": {"flush_denormals": True, "check_addresses": 1}}, "codegen.check_addresses is 1"),
         ({"simplify": ["fold_everything"]}, "fold_everything"),

@@ -83,8 +83,8 @@ def test_what_rounds_too_much_is_left_as_it_was(tmp_path, monkeypatch, first_fin
 
 
 def test_precisions_that_cannot_be(tmp_path, capsys) -> None:
-    with pytest.raises(ConfigError, match="precision is 'f16'; expected f32, bf16, auto"):
-        tuned(tmp_path / "p", precision="f16")
+    with pytest.raises(ConfigError, match="precision is 'f8'; expected f32, bf16, f16, auto"):
+        tuned(tmp_path / "p", precision="f8")
     with pytest.raises(SystemExit) as stop:
         main(["tune", str(small.model()), "--precision", "half"])
     assert stop.value.code == 2 and "'half' is not one of 'f32', 'bf16'" in capsys.readouterr().err

@@ -114,7 +114,7 @@ def test_every_mistake_is_said_at_once_with_the_nearest_word() -> None:
     whole = "\n".join(said)
     for words in (
         "targets is []; expected at least one entry",
-        "expected f32, bf16, int8, auto. Did you mean f32?",
+        "expected f32, bf16, f16, int8, auto. Did you mean f32?",
         "has an unknown key 'max_params'",
         "Did you mean max-params?",
         "gates.max-arena is '3 bytes'; expected Bytes, or a number with B, KB, MB or GB",

@@ -20,7 +20,7 @@ def test_expression_round_trip(e):
 @pytest.mark.parametrize("name", sorted(set(OPERATIONS) - {"cast", "bits"}))
 def test_every_operation_inside_every_other(name):
     x, y = Var("x"), Load("Y", (Var("i"), Const(-1)))
-    e = Op(name, tuple([x, y, x][: OPERATIONS[name].arity]))
+    e = Op(name, tuple(y if k == 1 else x for k in range(OPERATIONS[name].arity)))
     for outer, operation in OPERATIONS.items():
         if outer not in ("cast", "bits"):
             for k in range(operation.arity):

@@ -131,10 +131,9 @@ def difference(intrinsic: Intrinsic, operands: dict[str, Array], result: Array) 
     """The first element that is not what the semantics give; None if there is none."""
     name = intrinsic.accumulator.name
     exact = intrinsic.accumulator.dtype not in FLOATS
-    wide = {
-        k: v if exact or DTYPES[intrinsic.operand(k).dtype].itemsize < 4 else v.astype(np.float64)
-        for k, v in operands.items()
-    }
+    kept = {k for k in operands if DTYPES[intrinsic.operand(k).dtype].itemsize < 4}  # the semantics cast them
+    kept -= {k for k in operands if intrinsic.operand(k).dtype == intrinsic.accumulator.dtype}
+    wide = {k: v if exact or k in kept else v.astype(np.float64) for k, v in operands.items()}
     added = {**wide, name: np.zeros(result.shape, result.dtype if exact else np.float64)}
     run_block(intrinsic.semantics, added)
     with np.errstate(over="ignore"):
