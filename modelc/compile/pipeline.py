@@ -81,6 +81,7 @@ if TYPE_CHECKING:
 MOST_THREADS = 4
 NAMED = 4  # nodes of a task that an error names
 SHOWN_ELEMENTS = 16  # constants of more elements are dumped by their hash
+QUANTIZING = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
 TOOLS = ("apache-tvm", "numpy", "onnx")
 
 
@@ -223,7 +224,11 @@ class Run:
         self.stages.took("package", time.perf_counter() - start)
         self.limits.check_plan(spec, self.within)
         comparison = Comparison(
-            self.model, self.imported.inputs, self.config.verify, self.blueprints(programs, compiled)
+            self.model,
+            self.imported.inputs,
+            self.config.verify,
+            self.blueprints(programs, compiled),
+            any(node.op in QUANTIZING for graph in self.imported.originals for node in graph.nodes),
         )
         try:
             package, report = publish(

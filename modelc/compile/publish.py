@@ -35,12 +35,13 @@ class WrongByFiltering(VerificationError):
 @dataclass(frozen=True)
 class Comparison:
     """What a package is compared with: `model`, which ONNX Runtime runs on `inputs`, or on drawn ones; its kernels with
-    the `blueprints` of its variants."""
+    the `blueprints` of its variants. `quantized`: numbers are rounded to whole ones on the way."""
 
     model: Path
     inputs: Mapping[str, NDArray[Any]] | None
     limits: Verification
     blueprints: Sequence[Blueprint]
+    quantized: bool = False
 
     def __str__(self) -> str:
         inputs = f"{self.limits.samples} sample(s)" if self.inputs is None else "the given inputs"
@@ -80,7 +81,8 @@ def publish(
         stages.took("package", time.perf_counter() - start)
         with stages.stage("verify", str(comparison)), offering_no_verify():
             report = comparison.report(folder, partial(stages.progress, "verify"))
-        if filtered and any(o.filtered and _is_by_filtering(o, report) for o in report.outputs):
+        is_wrong = partial(_is_by_filtering, report, comparison.quantized)
+        if filtered and any(o.filtered and is_wrong(o) for o in report.outputs):
             raise WrongByFiltering(report.sentence())
         if not report.passed and not keep_unverified:
             raise VerificationError(f"{output} was not written, for it is wrong: it {report.sentence()}")
@@ -95,10 +97,12 @@ def publish(
     return package, report
 
 
-def _is_by_filtering(output: OutputReport, report: Report) -> bool:
+def _is_by_filtering(report: Report, quantized: bool, output: OutputReport) -> bool:
     """Whether an output that is computed by fewer multiplications would be nearer without: not where the model
-    amplifies what every engine rounds."""
-    return not output.passed or (output.amplified and report.factor(output) * PLAIN <= FILTERED.rms)
+    amplifies what every engine rounds. In one that is `quantized` each rounds numbers next to a tie otherwise, whatever
+    it multiplies."""
+    amplified = output.amplified and not quantized
+    return not output.passed or (amplified and report.factor(output) * PLAIN <= FILTERED.rms)
 
 
 @contextmanager

@@ -96,6 +96,7 @@ def test_an_operator_from_end_to_end(tmp_path: Path) -> None:
     assert case["peak_share"] == pytest.approx(case["gflops"] / case["peak_gflops"]["float32"])
 
 
+@pytest.mark.slow  # other scripts time networks in CI
 def test_a_network_with_one_and_two_threads(tmp_path: Path) -> None:
     networks.write(networks.bert(1, 32, 2, tokens=16, vocabulary=100), tmp_path / "bert-tiny.onnx")
     options = ["--against", "ort", "--threads", 1, 2, "--seconds", 0.1, "--json", tmp_path / "f.json"]
