@@ -17,6 +17,7 @@ import argparse
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -166,11 +167,12 @@ class Decoder:
         return feeds
 
 
-class Repeated:
+class Repeated(ABC):
     """What takes turns with the engines in this process."""
 
+    @abstractmethod
     def once(self) -> None:
-        raise NotImplementedError
+        """One run."""
 
     def time(self, seconds: float) -> list[float]:
         """Milliseconds of each run, in about so many seconds."""

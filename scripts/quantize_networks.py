@@ -4,7 +4,7 @@
                                         [--folder DIR] [--json FILE]
 
 Each network is compiled for this machine in float32, and with `--precision int8 --calibrate` on samples that are drawn
-for it: parts of two photographs (scikit-learn's), or noise where a network makes images or hears. The table says how
+for it: parts of two photographs (scikit-learn's), noise where a network hears, or tokens. The table says how
 long quantizing took, how much worse outputs are (as the package's manifest does), how many layers multiply bytes, and
 the times of float32, of ONNX Runtime and of OpenVINO over ours, in alternating slices of one run: the float model in
 these engines, and the same quantized model (of --emit-onnx). `--folder` keeps models and packages, and takes those that

@@ -18,7 +18,7 @@ from modelc.compile.request import CompileRequest
 from modelc.errors import ConfigError, ModelcError
 from modelc.package import emulator, lacking, machine_of
 from modelc.package.toolchain import native_machine
-from modelc.partition.precision import require
+from modelc.partition.narrow_products import require
 from modelc.quantize.price import require_bytes
 from modelc.target import Target
 

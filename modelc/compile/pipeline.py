@@ -61,7 +61,7 @@ from modelc.package import (
 from modelc.package.form import prefix_of
 from modelc.package.padding import Padding
 from modelc.partition.draft import Prepared, prepared
-from modelc.partition.precision import require
+from modelc.partition.narrow_products import require
 from modelc.passes import Machine, run_passes
 from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.space.choose import Schedules, accepted

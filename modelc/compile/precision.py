@@ -11,7 +11,8 @@ from modelc.ir.graph import Graph
 from modelc.ir.program import Program
 from modelc.package import Package
 from modelc.partition.half_sums import HALF, with_sums_in_parts
-from modelc.partition.precision import contracting_tasks, multiplies, to_narrow, with_roundings
+from modelc.partition.narrow_products import multiplies
+from modelc.partition.precision import contracting_tasks, to_narrow, with_roundings
 from modelc.scratch import TemporaryFolder
 from modelc.target import Target
 from modelc.verify.precision import Arrays, Kept, error, kept_in_turn, results
@@ -44,13 +45,13 @@ def rounded(program: Program, precision: str, target: Target, kept: Sequence[str
     if not dtype:
         note = f"precision auto: all in float32, for the target {target.name} cannot multiply bfloat16"
         return replace(program, notes=(*program.notes, note))
-    every = contracting_tasks(program, dtype)
-    if unknown := sorted(set(kept) - set(every)):
+    contracting = contracting_tasks(program, dtype)
+    if unknown := sorted(set(kept) - set(contracting)):
         raise ConfigError(f"the choices keep {unknown[0]} in float32, which is no contraction of this model")
     program = to_narrow(program, tuple(kept), dtype)
     if dtype == HALF:
         program = with_sums_in_parts(program)
-    note = f"precision {precision}: {len(every) - len(kept)} of {len(every)} contractions in {dtype}"
+    note = f"precision {precision}: {len(contracting) - len(kept)} of {len(contracting)} contractions in {dtype}"
     note += f"; in float32: {', '.join(kept)}" if kept else ""
     return replace(program, notes=(*program.notes, note))
 

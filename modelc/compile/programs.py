@@ -84,8 +84,7 @@ class Partitioning:
         """With values stored as `layouts` say, where the Tasks that write `kept_values` stay in float32."""
         wide = self.cut(layouts)
         dtype = narrowing(self.config.policy.precision, self.target) or "bfloat16"
-        each = zip(wide, kept_values, strict=True)
-        kept = tuple(writing_tasks(program, some, dtype) for program, some in each)
+        kept = tuple(writing_tasks(program, values, dtype) for program, values in zip(wide, kept_values, strict=True))
         return self.in_precision(wide, layouts, kept)
 
     def stored(self, layouts: tuple[LayoutChoice, ...], kept: Kept) -> Programs:

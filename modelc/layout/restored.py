@@ -13,8 +13,10 @@ from modelc.ir.program import BoundTask
 from modelc.layout.convert import conversion_piece
 from modelc.layout.rules import seeds
 from modelc.partition.groups import Work
+from modelc.partition.narrow_products import WIDE
+from modelc.partition.narrow_task import in_narrow
 from modelc.partition.pieces import Piece
-from modelc.partition.precision import WIDE, Narrowing, in_narrow, narrowed, writing_tasks
+from modelc.partition.precision import Narrowing, narrowed, writing_tasks
 from modelc.partition.tasks import Draft, bound_task
 from modelc.partition.views import Region, strides_of
 

@@ -1,12 +1,15 @@
 """Graph -> Tasks.
 
-pieces.py     the meaning of every node as Blocks over the Graph's value names
-sink.py       moves go below the maps that read them
-views.py      which values are Regions of others, and need no Task
-groups.py     groups of Pieces that become Tasks, and an order in which they can run
-attention.py  attention as one Task
-fuse.py       which Pieces make one Task
-tasks.py      groups -> Tasks and the Program: names, buffers, storage
-draft.py      all of it: Graph -> Draft
-precision.py  Program -> Program: contractions in bfloat16 with sums in float32
+pieces.py           the meaning of every node as Blocks over the Graph's value names
+sink.py             moves go below the maps that read them
+views.py            which values are Regions of others, and need no Task
+groups.py           groups of Pieces that become Tasks, and an order in which they can run
+attention.py        attention as one Task
+fuse.py             which Pieces make one Task
+tasks.py            groups -> Tasks and the Program: names, buffers, storage
+draft.py            all of it: Graph -> Draft
+precision.py        Program -> Program: contractions in bfloat16 with sums in float32, or in float16
+narrow_products.py  which contractions are worth it, and which targets have an instruction for it
+narrow_task.py      one Task with buffers in fewer bits
+half_sums.py        sums in float16 that are short enough, or in parts that are
 """

@@ -29,24 +29,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.errors import TargetError
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, OpaqueBlock, Task
-from modelc.ir.expr import DTYPES, Expr, Load, Op, Var, cast, variables
-from modelc.ir.program import BoundTask, Placed, Program, is_contraction, verify_program
-from modelc.partition.half_sums import HALF, LARGEST, can_be_cut, half_sum, parts_of
-from modelc.target import Intrinsic, Target
-from modelc.target.intrinsics import shipped_intrinsics
+from modelc.ir.expr import DTYPES, Expr, Load, Op, Var, cast
+from modelc.ir.program import BoundTask, Placed, Program, verify_program
+from modelc.partition.half_sums import HALF, LARGEST, half_sum
+from modelc.partition.narrow_products import NARROW, WIDE, products
+from modelc.partition.narrow_task import in_narrow, unused
 
-NARROW, WIDE = "bfloat16", "float32"
 LIMIT = {NARROW: float("inf"), HALF: LARGEST}  # of constants that are not infinite then
-LEAST_DEPTH = 4  # terms of a dot product that are worth rounding: fewer fill no tile
 
 
 @dataclass(frozen=True)
@@ -108,104 +105,6 @@ def rounded_values(program: Program) -> frozenset[str]:
         if inside or any(places[name].root in roots for name in bound.inputs):
             roots |= {places[name].root for name in bound.outputs}
     return frozenset(name for name, place in places.items() if place.root in roots)
-
-
-# --- what the target can do ---------------------------------------------------------------------------------------
-
-
-SUMS = {NARROW: WIDE, HALF: HALF}  # what products are added up in
-FLAGS = {NARROW: "bf16", HALF: "f16"}
-
-
-def multiplies(target: Target, dtype: str) -> bool:
-    """Whether one of the target's intrinsics multiplies `dtype` and adds up as that asks for."""
-    return any(_multiplies(intrinsic, dtype) for intrinsic in target.available_intrinsics)
-
-
-def require(target: Target, dtype: str) -> None:
-    """Raises TargetError, naming the features that would do, if the target cannot multiply `dtype`."""
-    if multiplies(target, dtype):
-        return
-    intrinsics = [i for i in shipped_intrinsics() if i.architecture == target.architecture.name]
-    intrinsics = [i for i in intrinsics if _multiplies(i, dtype)]
-    ways = dict.fromkeys(" and ".join(f for f in i.features if f not in target.features) for i in intrinsics)
-    lacking = "lists none of the intrinsics for it" if "" in ways else f"lacks {', or '.join(ways)}"
-    if not intrinsics:
-        lacking = f"is of {target.architecture.name}, for which no intrinsic for it is known"
-    raise TargetError(
-        f"precision {FLAGS[dtype]}: the target {target.name} cannot multiply {dtype}: it {lacking}; "
-        "compile with --precision f32, or for another target"
-    )
-
-
-def _multiplies(intrinsic: Intrinsic, dtype: str) -> bool:
-    kinds = [o.dtype for o in intrinsic.operands if o.name != intrinsic.accumulator.name]
-    return kinds == [dtype, dtype] and intrinsic.accumulator.dtype == SUMS[dtype]
-
-
-# --- contractions -------------------------------------------------------------------------------------------------
-
-
-def products(task: Task, dtype: str = NARROW) -> Iterator[tuple[Block, tuple[Load, Load]]]:
-    """The Blocks of `task` that are worth multiplying in `dtype`, with their operands."""
-    for block in task.blocks:
-        operands = _operands(task, block)
-        if operands is not None and (_worth if dtype == NARROW else _worth_half)(task, block, *operands):
-            yield block, operands  # type: ignore[misc]
-
-
-def _operands(task: Task, block: AnyBlock) -> tuple[Load, Load] | None:
-    """The two float32 loads of which the Block adds up products, over iterators that index both."""
-    if not isinstance(block, Block) or block.aggregation != "add" or not isinstance(block.body[0], Op):
-        return None
-    body, dtypes = block.body[0], task.dtypes
-    if body.name != "mul" or dtypes[block.writes[0].buffer] != WIDE:
-        return None
-    a, b = body.args
-    if not (isinstance(a, Load) and isinstance(b, Load) and dtypes[a.buffer] == dtypes[b.buffer] == WIDE):
-        return None
-    return (a, b) if any({i.name} <= variables(a) & variables(b) for i in block.reduction) else None
-
-
-def _worth(task: Task, block: AnyBlock, a: Load, b: Load) -> bool:
-    """Whether one operand is a constant, which is packed for the instructions that add several products at a time when
-    compiling, or the Task reduces rows of products besides (attention), and packs what it multiplies again and again;
-    each operand meets several elements of the other, or is a constant that is read once; and a dot product has terms
-    enough in a row. Other contractions of two computed operands are faster in float32 than with their operands packed
-    or widened while running."""
-    assert isinstance(block, Block)
-    constants = {a.buffer, b.buffer} & task.constants
-    if not constants and not any(x.reduction and not is_contraction(x) for x in task.blocks if isinstance(x, Block)):
-        return False
-    if _depth(block, *((b, a) if a.buffer in task.constants else (a, b))) < LEAST_DEPTH:
-        return False
-    long = {i.name for i in block.spatial if i.extent > 1}
-    reused = {x: bool(long & (variables(y) - variables(x))) for x, y in ((a, b), (b, a))}
-    return any(reused.values()) and all(reused[x] or x.buffer in task.constants for x in (a, b))
-
-
-def _worth_half(task: Task, block: AnyBlock, a: Load, b: Load) -> bool:
-    """Whether one operand is a constant, the Block is the one reduction of its Task, and its sum is short enough for
-    float16 or can be cut in parts that are."""
-    assert isinstance(block, Block)
-    if any(not isinstance(x, Block) or (x.reduction and x is not block) for x in task.blocks):
-        return False
-    if not {a.buffer, b.buffer} & task.constants or _written_to(task, block.writes[0].buffer) != 1:
-        return False
-    return can_be_cut(task, block) and parts_of(block) is not None
-
-
-def _written_to(task: Task, buffer: str) -> int:
-    """How many Blocks write a buffer."""
-    return sum(any(w.buffer == buffer for w in b.writes) for b in task.blocks if isinstance(b, Block))
-
-
-def _depth(block: Block, data: Load, constant: Load) -> int:
-    """Terms of a dot product that can lie in a row: along one iterator, or along the channels of a window's taps."""
-    common = [i for i in block.reduction if {i.name} <= variables(data) & variables(constant)]
-    plain = [i.extent for i in common if Var(i.name) in data.indices]
-    taps = [i.extent for i in common if Var(i.name) not in data.indices]
-    return max(plain, default=1) * max(taps, default=1)
 
 
 # --- the rewrite --------------------------------------------------------------------------------------------------
@@ -410,10 +309,10 @@ def _moved(block: AnyBlock) -> Iterator[str | None]:
 def _copied(task: Task, buffer: str, dtype: str) -> tuple[Task, str]:
     """`task` with a copy of what it reads from `buffer`, and the copy's name: its contractions multiply that."""
     source = task.buffer(buffer)
-    copy = _unused(task, f"{buffer}_copy")
+    copy = unused(task, f"{buffer}_copy")
     iters = tuple(Iter(f"i{k}", n) for k, n in enumerate(source.shape))
     at = tuple(Var(i.name) for i in iters)
-    block = Block(_unused(task, f"round_{buffer}"), iters, (Load(copy, at),), (Load(buffer, at),))
+    block = Block(unused(task, f"round_{buffer}"), iters, (Load(copy, at),), (Load(buffer, at),))
     multiplied = {b.name: loads for b, loads in products(task, dtype)}
 
     def visit(e: Expr, operands: tuple[Load, Load]) -> Expr | None:
@@ -425,13 +324,6 @@ def _copied(task: Task, buffer: str, dtype: str) -> tuple[Task, str]:
     ]
     local = Buffer(copy, source.dtype, source.shape, source.layout)
     return replace(task, blocks=(block, *blocks), buffers=(*task.buffers, local)), copy
-
-
-def _unused(task: Task, base: str) -> str:
-    """A name that no buffer and no Block has: `base`, or with lines after it."""
-    while base in {b.name for b in (*task.blocks, *task.buffers)}:
-        base += "_"
-    return base
 
 
 def _rounding_task(name: str, source: Placed, target: Placed) -> BoundTask:
@@ -469,114 +361,3 @@ def _through_bfloat16(operands: Collection[Load], results: Collection[str], e: E
     if isinstance(e, Op) and e.dtype == WIDE and isinstance(e.args[0], Load) and e.args[0].buffer in results:
         return e.args[0]
     return None
-
-
-# --- one Task -----------------------------------------------------------------------------------------------------
-
-
-def in_narrow(task: Task, narrow: Collection[str], operands: Collection[str] = (), dtype: str = NARROW) -> Task:
-    """`task` with the float32 buffers `narrow` stored as `dtype`: readers cast what they load, and writers round. What
-    is accumulated is rounded by a Block of its own when it is done; other Blocks of the Task then read it unrounded,
-    unless it is one of a contraction's `operands`. In float16 the contractions whose operands are narrow multiply and
-    add up in that."""
-    if not narrow:
-        return task
-    halved = _half_sums(task, {*narrow, *operands}) if dtype == HALF else {}
-    task, narrow = _with_local_sums(task, halved, narrow)
-    rounding = _Rounding(task, frozenset(narrow), dtype, frozenset(halved))
-    blocks: list[AnyBlock] = []
-    for block in task.blocks:
-        blocks.append(block if isinstance(block, OpaqueBlock) else rounding.block(block, frozenset(operands)))
-        blocks += rounding.after(block)
-    buffers = [replace(b, dtype=dtype) if b.name in narrow else b for b in task.buffers]
-    return replace(task, blocks=tuple(blocks), buffers=(*buffers, *rounding.buffers))
-
-
-def _half_sums(task: Task, narrow: Collection[str]) -> dict[str, str]:
-    """The Blocks that multiply and add up in float16, and what they write."""
-    each = products(task, HALF)
-    return {b.name: b.writes[0].buffer for b, loads in each if all(x.buffer in narrow for x in loads)}
-
-
-def _with_local_sums(task: Task, halved: Mapping[str, str], narrow: Collection[str]) -> tuple[Task, frozenset[str]]:
-    """The Task and its narrow buffers, what `halved` Blocks write among these; an output of theirs that stays float32
-    is made of a sum beside it."""
-    buffers, blocks, changed = list(task.buffers), list[AnyBlock](), {*narrow}
-    for block in task.blocks:
-        written = halved.get(block.name, "")
-        if not isinstance(block, Block) or written not in task.outputs or written in narrow:
-            blocks.append(block)
-            changed |= {written} - {""}
-            continue
-        target = task.buffer(written)
-        local = _unused(task, f"{written}_sum")
-        iters = tuple(Iter(f"i{k}", n) for k, n in enumerate(target.shape))
-        at = tuple(Var(i.name) for i in iters)
-        buffers.append(Buffer(local, WIDE, target.shape))
-        blocks.append(replace(block, writes=(Load(local, block.writes[0].indices),)))
-        blocks.append(Block(_unused(task, f"widen_{written}"), iters, (Load(written, at),), (Load(local, at),)))
-        changed.add(local)
-    return replace(task, buffers=tuple(buffers), blocks=tuple(blocks)), frozenset(changed)
-
-
-@dataclass
-class _Rounding:
-    """How a Task's narrow buffers are written; `sums` are those that are accumulated, in a float32 buffer beside. The
-    Blocks `halved` add up in the dtype."""
-
-    task: Task
-    narrow: frozenset[str]
-    dtype: str
-    halved: frozenset[str]
-    sums: dict[str, str] = field(default_factory=dict)
-    buffers: list[Buffer] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        taken = {b.name for b in self.task.buffers} | {b.name for b in self.task.blocks}
-        for name in sorted(self.narrow - {*self.task.inputs}):
-            if all(b.aggregation == "assign" or b.name in self.halved for b in self._writers(name)):
-                continue
-            wide = next(f"{name}_{k}" for k in range(len(taken) + 1) if f"{name}_{k}" not in taken)
-            taken.add(wide)
-            self.sums[name] = wide
-            buffer = self.task.buffer(name)
-            self.buffers.append(Buffer(wide, WIDE, buffer.shape, buffer.layout))
-
-    def _writers(self, name: str) -> list[Block]:
-        return [b for b in self.task.blocks if isinstance(b, Block) and any(w.buffer == name for w in b.writes)]
-
-    def block(self, block: Block, operands: frozenset[str]) -> Block:
-        if block.name in self.halved:
-            return block
-        contracted = operands if _operands(self.task, block) is not None else frozenset[str]()
-
-        def read(e: Expr) -> Expr | None:
-            if not isinstance(e, Load) or e.buffer not in self.narrow:
-                return None
-            if e.buffer in self.sums and e.buffer not in contracted:
-                return Load(self.sums[e.buffer], e.indices)
-            return cast(WIDE, e)
-
-        new = block.mapped(read)
-        writes, body = [], []
-        for write, value in zip(new.writes, new.body, strict=True):
-            narrowed = write.buffer in self.narrow
-            to = self.sums.get(write.buffer, write.buffer)
-            writes.append(Load(to, write.indices))
-            body.append(self._rounded(value) if narrowed and to == write.buffer else value)
-        return replace(new, writes=tuple(writes), body=tuple(body))
-
-    def after(self, block: AnyBlock) -> Iterator[Block]:
-        """The Blocks that round what `block` was the last to write."""
-        for name, wide in self.sums.items():
-            if self._writers(name)[-1] is not block:
-                continue
-            iters = tuple(Iter(f"i{k}", n) for k, n in enumerate(self.task.buffer(name).shape))
-            at = tuple(Var(i.name) for i in iters)
-            rounded = (cast(self.dtype, Load(wide, at)),)
-            yield Block(_unused(self.task, f"round_{name}"), iters, (Load(name, at),), rounded)
-
-    def _rounded(self, value: Expr) -> Expr:
-        """`value` in the dtype; what was so is moved as it is."""
-        inner = value.args[0] if isinstance(value, Op) and value.name == "cast" else None
-        return inner if isinstance(inner, Load) and inner.buffer in self.narrow else cast(self.dtype, value)

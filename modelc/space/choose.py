@@ -69,17 +69,16 @@ def candidates(task: Task, target: Target, policy: Policy = DEFAULT) -> Iterator
 
 @dataclass
 class _Constructions:
-    """What was constructed on one target under one policy by these rules, by the Task's hash."""
+    """What was constructed on one target under one policy by the same rules, by the Task's hash."""
 
-    rules: tuple[Rule, ...]
     families: dict[str, tuple[tuple[Sketch, ...], ...]] = field(default_factory=dict)
     first: dict[str, float] = field(default_factory=dict)
     ranked: dict[str, tuple[Constructed, ...]] = field(default_factory=dict)
 
 
 @lru_cache(MACHINES)
-def _constructions(target: Target, policy: Policy, rule_ids: tuple[int, ...]) -> _Constructions:
-    return _Constructions(tuple(rules().values()))  # which live as long as it, so that no other has their ids
+def _constructions(target: Target, policy: Policy, known_rules: tuple[Rule, ...]) -> _Constructions:
+    return _Constructions()
 
 
 def forget_constructions() -> None:
@@ -93,7 +92,7 @@ class Schedules:
 
     def __init__(self, target: Target, policy: Policy = DEFAULT):
         self.target, self.policy = target, policy
-        made = _constructions(target, policy, tuple(map(id, rules().values())))
+        made = _constructions(target, policy, tuple(rules().values()))
         if len(made.families) > MOST_TASKS:
             made.families, made.first, made.ranked = {}, {}, {}
         self._families, self._first, self._ranked = made.families, made.first, made.ranked

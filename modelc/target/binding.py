@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from modelc.ir.expr import Const, Expr, Load, Op, clamped, dtype_of
+from modelc.ir.expr import Const, Expr, Load, Op, dtype_of
+from modelc.ir.factors import clamped
 from modelc.target.intrinsic import Intrinsic, Operand
 
 _COMMUTES = ("add", "mul", "max", "min")

@@ -24,7 +24,7 @@ from modelc.measure import Cluster, Measurement, Measurer, Setting, Where
 from modelc.measure.bench import beside
 from modelc.package import check_place, emulator, find_toolchain, lacking, machine_of
 from modelc.package.toolchain import native_machine
-from modelc.partition.precision import require
+from modelc.partition.narrow_products import require
 from modelc.space.sketch import Floats
 from modelc.target import Target, load_target
 from modelc.tune.end_to_end import Times, compared

@@ -16,9 +16,9 @@ NAMED = 3  # kernels or values that a note names
 
 @dataclass(frozen=True)
 class OutputReport:
-    """One output, at its worst over all samples. `rounded` says that it was computed through bfloat16, `filtered` that
-    it may have been by fewer multiplications, `amplified` that it departs from the reference though every kernel is
-    right: the model amplifies what rounding leaves. `padded` says how inputs were filled up with which it failed first,
+    """One output, at its worst over all samples. `rounded`: it was computed through 16-bit floats; `filtered`: it may
+    have been by fewer multiplications; `amplified`: it departs from the reference though every kernel is right, for the
+    model amplifies what rounding leaves. `padded` says how inputs were filled up with which it failed first,
     where they were."""
 
     name: str
@@ -62,7 +62,7 @@ class LayerReport:
 class Report:
     """`failure` says why nothing could be compared, `notes` what to know beside the result. `kernels` were judged by
     themselves, `layers` compared with ONNX Runtime's pieces of the model; both are in the order of execution. `bf16` is
-    the policy for outputs that were computed through bfloat16, in place of `rtol` and `atol`."""
+    the policy for outputs that were computed through 16-bit floats, in place of `rtol` and `atol`."""
 
     reference: str
     rtol: float
@@ -112,7 +112,7 @@ class Report:
         parts = [f"worst relative RMS error {max(near):.1e}"] if near else []
         parts += [self._amplification(output) for output in self.outputs if output.amplified]
         if any(output.rounded for output in self.outputs):
-            parts.append(f"through bfloat16, for which {self.bf16.rms:.1e} is allowed")
+            parts.append(f"through 16-bit floats, for which {self.bf16.rms:.1e} is allowed")
         if any(output.filtered for output in self.outputs):
             parts.append(f"by fewer multiplications (Winograd, Strassen), for which {FILTERED.rms:.1e} is allowed")
         if judged := [kernel for kernel in self.kernels if kernel.samples]:
@@ -172,8 +172,8 @@ class Report:
             whole = f", or {FILTERED.rms:g}, and {FILTERED.largest:g} of the largest element, by fewer multiplications"
             return f"allowed: {self.atol:g} + {self.rtol:g} * |reference|{whole * output.filtered}"
         return (
-            f"allowed through bfloat16: {self.bf16.rms:g} and {self.bf16.largest:g} of the largest element, and no "
-            "difference in whole numbers; --precision auto keeps in float32 what needs it"
+            f"allowed through 16-bit floats: {self.bf16.rms:g} and {self.bf16.largest:g} of the largest element, and "
+            "no difference in whole numbers; --precision auto keeps in float32 what needs it"
         )
 
     def to_json(self) -> dict[str, Any]:

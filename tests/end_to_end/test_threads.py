@@ -39,7 +39,7 @@ from modelc.package import (
     read_package,
     write_package,
 )
-from modelc.partition.precision import require
+from modelc.partition.narrow_products import require
 from modelc.plan import program
 from modelc.runtime import load
 from modelc.space.sketches import maps, packing, rows, tiled_rules

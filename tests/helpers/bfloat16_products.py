@@ -14,7 +14,8 @@ from modelc.compile import pipeline
 from modelc.compile.config import load_config
 from modelc.compile.programs import Programs
 from modelc.compile.publish import Comparison
-from modelc.partition.precision import contracting_tasks, multiplies
+from modelc.partition.narrow_products import multiplies
+from modelc.partition.precision import contracting_tasks
 from modelc.target import load_target
 from modelc.verify.compare import Tolerance
 from modelc.verify.report import Report

@@ -11,10 +11,11 @@ from three_ways import Example, task_of
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate, Stage
-from modelc.ir.expr import DTYPES, Expr, Load, Op, clamped
+from modelc.ir.expr import DTYPES, Expr, Load, Op
+from modelc.ir.factors import clamped
 from modelc.ir.nest import INTRINSIC
 from modelc.partition.half_sums import half_sum
-from modelc.partition.precision import in_narrow
+from modelc.partition.narrow_task import in_narrow
 from modelc.space.sketches.clean import inlined
 from modelc.space.sketches.staging import staged
 from modelc.space.sketches.tensorized import tensorized

@@ -38,7 +38,8 @@ from modelc.measure.job import Job, Part, Way
 from modelc.measure.runner import Runner
 from modelc.ops import OPERATORS
 from modelc.package.emulators import TILES, lacking
-from modelc.partition.precision import in_narrow, products
+from modelc.partition.narrow_products import products
+from modelc.partition.narrow_task import in_narrow
 from modelc.policy import Policy
 from modelc.space.choose import DEFAULT, chosen
 from modelc.space.nest.build import build_nest

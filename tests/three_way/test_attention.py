@@ -18,7 +18,7 @@ from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.nest import For
 from modelc.ir.text import parse_task
-from modelc.partition.precision import in_narrow
+from modelc.partition.narrow_task import in_narrow
 from modelc.space.choose import chosen
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derived

@@ -19,7 +19,9 @@ from modelc.ir.loop import ROOT, Loop
 from modelc.ir.nest import For
 from modelc.ir.text import parse_task
 from modelc.ir.verify import verify_task
-from modelc.partition.precision import in_narrow, products, to_narrow
+from modelc.partition.narrow_products import products
+from modelc.partition.narrow_task import in_narrow
+from modelc.partition.precision import to_narrow
 from modelc.policy import Policy
 from modelc.space.choose import accepted, chosen
 from modelc.space.construct import constructed

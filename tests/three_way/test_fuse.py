@@ -18,7 +18,7 @@ from modelc.ir.block import Task
 from modelc.ir.candidate import Stage
 from modelc.ir.text import parse_task
 from modelc.ir.verify import verify_task
-from modelc.partition.precision import in_narrow
+from modelc.partition.narrow_task import in_narrow
 from modelc.space.rules.derivation import constant_data, derive
 from modelc.space.rules.fuse import fuse_rule
 from modelc.space.rules.rule import DoesNotApply

@@ -24,7 +24,8 @@ from modelc.layout.program import choose_layouts, partition
 from modelc.layout.rules import layouts_by_rule
 from modelc.ops import MEANINGS
 from modelc.partition.draft import drafting, prepared
-from modelc.partition.precision import Narrowing, contracting_tasks, multiplies, narrowed, to_narrow
+from modelc.partition.narrow_products import multiplies
+from modelc.partition.precision import Narrowing, contracting_tasks, narrowed, to_narrow
 from modelc.policy import Policy
 from modelc.space.choose import Schedules
 from modelc.target import Target

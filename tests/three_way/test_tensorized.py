@@ -34,7 +34,7 @@ from modelc.errors import InvalidIR
 from modelc.ir.candidate import Candidate
 from modelc.ir.nest import For, Nest
 from modelc.ir.text import parse_nest
-from modelc.partition.precision import in_narrow
+from modelc.partition.narrow_task import in_narrow
 from modelc.policy import Policy
 from modelc.space.choose import chosen
 from modelc.space.nest.build import build_nest

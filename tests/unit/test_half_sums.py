@@ -14,7 +14,8 @@ from modelc.ir.expr import Load, Var, op
 from modelc.ir.layout import Layout
 from modelc.ir.program import BoundTask, Placed, Program, run_program
 from modelc.partition.half_sums import MOST_TERMS, parts_of, with_sums_in_parts
-from modelc.partition.precision import contracting_tasks, multiplies, products, require, to_narrow
+from modelc.partition.narrow_products import multiplies, products, require
+from modelc.partition.precision import contracting_tasks, to_narrow
 from modelc.target import load_target
 
 

@@ -131,9 +131,7 @@ def difference(intrinsic: Intrinsic, operands: dict[str, Array], result: Array) 
     """The first element that is not what the semantics give; None if there is none."""
     name = intrinsic.accumulator.name
     exact = intrinsic.accumulator.dtype not in FLOATS
-    kept = {k for k in operands if DTYPES[intrinsic.operand(k).dtype].itemsize < 4}  # the semantics cast them
-    kept -= {k for k in operands if intrinsic.operand(k).dtype == intrinsic.accumulator.dtype}
-    wide = {k: v if exact or k in kept else v.astype(np.float64) for k, v in operands.items()}
+    wide = {k: v if exact or _is_cast(intrinsic, k) else v.astype(np.float64) for k, v in operands.items()}
     added = {**wide, name: np.zeros(result.shape, result.dtype if exact else np.float64)}
     run_block(intrinsic.semantics, added)
     with np.errstate(over="ignore"):
@@ -151,6 +149,12 @@ def difference(intrinsic: Intrinsic, operands: dict[str, Array], result: Array) 
     at = tuple(int(k) for k in np.argwhere(wrong)[0])
     place = f"[{', '.join(map(str, at))}]" if at else ""
     return f"{name}{place} is {result[at]}; its semantics give {expected[at]}"
+
+
+def _is_cast(intrinsic: Intrinsic, operand: str) -> bool:
+    """Whether the semantics cast an operand to the accumulator's dtype, from fewer bits."""
+    dtype = intrinsic.operand(operand).dtype
+    return dtype != intrinsic.accumulator.dtype and DTYPES[dtype].itemsize < 4
 
 
 # --- the kernel -----------------------------------------------------------------------------------------------------

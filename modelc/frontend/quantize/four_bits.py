@@ -33,8 +33,8 @@ class FourBits(NamedTuple):
         """The weights that they stand for."""
         blocks, columns = self.scales.shape
         zeros = np.float32(MIDDLE) if self.zeros is None else self.zeros.astype(np.float32).reshape(blocks, 1, columns)
-        whole = self.numbers.reshape(blocks, -1, columns).astype(np.float32) - zeros
-        return (whole * self.scales.reshape(blocks, 1, columns)).reshape(self.numbers.shape)
+        steps = self.numbers.reshape(blocks, -1, columns).astype(np.float32) - zeros
+        return (steps * self.scales.reshape(blocks, 1, columns)).reshape(self.numbers.shape)
 
 
 def in_four_bits(weights: Floats, block: int, zeros: bool) -> FourBits:
@@ -55,23 +55,23 @@ def in_four_bits(weights: Floats, block: int, zeros: bool) -> FourBits:
 def _nearest(w: Floats, zeros: bool) -> tuple[NDArray[Any], Floats, NDArray[Any]]:
     """Of [blocks, block, N]: of several ranges of each block the one with the least squared error, whose scale is then
     the best for the numbers that it gave."""
-    least = numbers = scales = middles = None
+    least_error = numbers = scales = middles = None
     for scale, middle in _ranges(w, zeros):
-        whole = _rounded(w, scale, middle)
-        less = whole - middle[:, None]
+        rounded = _rounded(w, scale, middle)
+        less = rounded - middle[:, None]
         squares = np.einsum("bkn,bkn->bn", less, less)
         fitted = np.einsum("bkn,bkn->bn", w, less) / np.where(squares > 0, squares, 1)
         scale = np.where((squares > 0) & (np.abs(fitted) >= np.finfo(np.float32).tiny), fitted, scale)
         off = less * scale[:, None] - w
         error = np.einsum("bkn,bkn->bn", off, off)
-        if least is None or numbers is None or scales is None or middles is None:
-            least, numbers, scales, middles = error, whole, scale, middle
+        if least_error is None or numbers is None or scales is None or middles is None:
+            least_error, numbers, scales, middles = error, rounded, scale, middle
             continue
-        better = error < least
-        least, scales, middles = (
-            np.where(better, a, b) for a, b in ((error, least), (scale, scales), (middle, middles))
+        better = error < least_error
+        least_error, scales, middles = (
+            np.where(better, a, b) for a, b in ((error, least_error), (scale, scales), (middle, middles))
         )
-        np.copyto(numbers, whole, where=better[:, None])
+        np.copyto(numbers, rounded, where=better[:, None])
     assert numbers is not None and scales is not None and middles is not None
     return numbers.astype(np.uint8), scales.astype(np.float32), middles.astype(np.uint8)
 

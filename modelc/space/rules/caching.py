@@ -14,7 +14,8 @@ from dataclasses import replace
 
 from modelc.ir.affine import bounds, linear, simplify
 from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, Buffer, Iter, Task, inline
-from modelc.ir.expr import Const, Expr, Load, Op, Var, cast, factors_of, op, select
+from modelc.ir.expr import Const, Expr, Load, Op, Var, cast, op, select
+from modelc.ir.factors import factors_of
 from modelc.ir.layout import Layout, stored_in
 from modelc.space.rules.rule import DoesNotApply, fresh, plain_block, replaced
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from modelc.ir.block import Block, Task
-from modelc.ir.expr import Const, Var, factors_of, op, select, variables
+from modelc.ir.expr import Const, Var, op, select, variables
+from modelc.ir.factors import factors_of
 from modelc.space.rules.rule import DoesNotApply, plain_block
 
 

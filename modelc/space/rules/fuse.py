@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from modelc.ir.affine import bounds, simplify
 from modelc.ir.block import Block, Iter, Task
-from modelc.ir.expr import OPERATIONS, Expr, Load, Op, Var, factors_of, op, rewrite, variables
+from modelc.ir.expr import OPERATIONS, Expr, Load, Op, Var, op, rewrite, variables
+from modelc.ir.factors import factors_of
 from modelc.space.rules.rule import DoesNotApply, plain_block, replaced
 
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from modelc.ir.affine import Linear, linear, simplify
 from modelc.ir.block import Block, Task
-from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, clamped, op, variables
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, op, variables
+from modelc.ir.factors import clamped
 from modelc.space.rules.filters import TAPS, sizes, whole_transform
 
 SIXTEEN_BITS = ("bfloat16", "float16")

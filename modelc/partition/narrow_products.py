@@ -1,0 +1,109 @@
+"""Which contractions are worth multiplying in fewer bits, and which targets have an instruction for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from modelc.errors import TargetError
+from modelc.ir.block import AnyBlock, Block, Task
+from modelc.ir.expr import Load, Op, Var, variables
+from modelc.ir.program import is_contraction
+from modelc.partition.half_sums import HALF, can_be_cut, parts_of
+from modelc.target import Intrinsic, Target
+from modelc.target.intrinsics import shipped_intrinsics
+
+NARROW, WIDE = "bfloat16", "float32"
+LEAST_DEPTH = 4  # terms of a dot product that are worth rounding: fewer fill no tile
+SUMS = {NARROW: WIDE, HALF: HALF}  # what products are added up in
+FLAGS = {NARROW: "bf16", HALF: "f16"}
+
+
+def multiplies(target: Target, dtype: str) -> bool:
+    """Whether one of the target's intrinsics multiplies `dtype` and adds up as that asks for."""
+    return any(_multiplies(intrinsic, dtype) for intrinsic in target.available_intrinsics)
+
+
+def require(target: Target, dtype: str) -> None:
+    """Raises TargetError, naming the features that would do, if the target cannot multiply `dtype`."""
+    if multiplies(target, dtype):
+        return
+    intrinsics = [i for i in shipped_intrinsics() if i.architecture == target.architecture.name]
+    intrinsics = [i for i in intrinsics if _multiplies(i, dtype)]
+    ways = dict.fromkeys(" and ".join(f for f in i.features if f not in target.features) for i in intrinsics)
+    lacking = "lists none of the intrinsics for it" if "" in ways else f"lacks {', or '.join(ways)}"
+    if not intrinsics:
+        lacking = f"is of {target.architecture.name}, for which no intrinsic for it is known"
+    raise TargetError(
+        f"precision {FLAGS[dtype]}: the target {target.name} cannot multiply {dtype}: it {lacking}; "
+        "compile with --precision f32, or for another target"
+    )
+
+
+def _multiplies(intrinsic: Intrinsic, dtype: str) -> bool:
+    kinds = [o.dtype for o in intrinsic.operands if o.name != intrinsic.accumulator.name]
+    return kinds == [dtype, dtype] and intrinsic.accumulator.dtype == SUMS[dtype]
+
+
+# --- contractions -------------------------------------------------------------------------------------------------
+
+
+def products(task: Task, dtype: str = NARROW) -> Iterator[tuple[Block, tuple[Load, Load]]]:
+    """The Blocks of `task` that are worth multiplying in `dtype`, with their operands."""
+    for block in task.blocks:
+        operands = operands_of(task, block)
+        if operands is not None and (_worth if dtype == NARROW else _worth_half)(task, block, *operands):
+            yield block, operands  # type: ignore[misc]
+
+
+def operands_of(task: Task, block: AnyBlock) -> tuple[Load, Load] | None:
+    """The two float32 loads of which the Block adds up products, over iterators that index both."""
+    if not isinstance(block, Block) or block.aggregation != "add" or not isinstance(block.body[0], Op):
+        return None
+    body, dtypes = block.body[0], task.dtypes
+    if body.name != "mul" or dtypes[block.writes[0].buffer] != WIDE:
+        return None
+    a, b = body.args
+    if not (isinstance(a, Load) and isinstance(b, Load) and dtypes[a.buffer] == dtypes[b.buffer] == WIDE):
+        return None
+    return (a, b) if any({i.name} <= variables(a) & variables(b) for i in block.reduction) else None
+
+
+def _worth(task: Task, block: AnyBlock, a: Load, b: Load) -> bool:
+    """Whether one operand is a constant, which is packed for the instructions that add several products at a time when
+    compiling, or the Task reduces rows of products besides (attention), and packs what it multiplies again and again;
+    each operand meets several elements of the other, or is a constant that is read once; and a dot product has terms
+    enough in a row. Other contractions of two computed operands are faster in float32 than with their operands packed
+    or widened while running."""
+    assert isinstance(block, Block)
+    constants = {a.buffer, b.buffer} & task.constants
+    if not constants and not any(x.reduction and not is_contraction(x) for x in task.blocks if isinstance(x, Block)):
+        return False
+    if _depth(block, *((b, a) if a.buffer in task.constants else (a, b))) < LEAST_DEPTH:
+        return False
+    long = {i.name for i in block.spatial if i.extent > 1}
+    reused = {x: bool(long & (variables(y) - variables(x))) for x, y in ((a, b), (b, a))}
+    return any(reused.values()) and all(reused[x] or x.buffer in task.constants for x in (a, b))
+
+
+def _worth_half(task: Task, block: AnyBlock, a: Load, b: Load) -> bool:
+    """Whether one operand is a constant, the Block is the one reduction of its Task, and its sum is short enough for
+    float16 or can be cut in parts that are."""
+    assert isinstance(block, Block)
+    if any(not isinstance(x, Block) or (x.reduction and x is not block) for x in task.blocks):
+        return False
+    if not {a.buffer, b.buffer} & task.constants or _written_to(task, block.writes[0].buffer) != 1:
+        return False
+    return can_be_cut(task, block) and parts_of(block) is not None
+
+
+def _written_to(task: Task, buffer: str) -> int:
+    """How many Blocks write a buffer."""
+    return sum(any(w.buffer == buffer for w in b.writes) for b in task.blocks if isinstance(b, Block))
+
+
+def _depth(block: Block, data: Load, constant: Load) -> int:
+    """Terms of a dot product that can lie in a row: along one iterator, or along the channels of a window's taps."""
+    common = [i for i in block.reduction if {i.name} <= variables(data) & variables(constant)]
+    plain = [i.extent for i in common if Var(i.name) in data.indices]
+    taps = [i.extent for i in common if Var(i.name) not in data.indices]
+    return max(plain, default=1) * max(taps, default=1)
