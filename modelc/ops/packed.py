@@ -3,7 +3,7 @@ bytes with activations that are rounded to bytes block by block."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from operator import add
 
@@ -154,16 +154,18 @@ def _round_define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...])
 def _quantize_infer(node: Node, inputs: Inputs) -> Types:
     x = required(node, inputs, 0)
     shape = (*x.shape[:-1], x.shape[-1] // int(node.attrs["block"]))
-    return (("int8", x.shape), ("float32", shape), ("float32", shape))
+    return (("int32", (*x.shape[:-1], x.shape[-1] // 4)), ("float32", shape), ("float32", shape))
 
 
 def _quantize_define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> Definition:
-    """Activations as bytes, the scale of each block, and what each block adds up to."""
+    """Activations as bytes, four to a word so that a product loads a word whatever their layout is; the scale of each
+    block, and what each block adds up to."""
     x = required(node, inputs, 0)
     lead, buffers, made, block = _scaled(node, x)
-    over, by_block = (*point(lead), Var("k")), (*point(lead), Var("b"))
-    whole = op("round", Load("x0", over) * Load("inverse", (*point(lead), Var("k") // block)))
-    codes = assign("codes", (*lead, Iter("k", x.shape[-1])), Load("y0", over), cast("int8", whole))
+    over, by_block = (*point(lead), Var("w")), (*point(lead), Var("b"))
+    inverse = Load("inverse", (*point(lead), Var("w") // (block // 4)))
+    whole = [op("round", Load("x0", (*point(lead), Var("w") * 4 + t)) * inverse) for t in range(4)]
+    codes = assign("codes", (*lead, Iter("w", x.shape[-1] // 4)), Load("y0", over), _word(whole))
     each = op("round", Load("x0", (*point(lead), Var("b") * block + Var("i"))) * Load("inverse", by_block))
     iters = (*lead, Iter("b", x.shape[-1] // block))
     total = Load("total", by_block)
@@ -176,10 +178,13 @@ def _dot_infer(node: Node, inputs: Inputs) -> Types:
     x, weights = required(node, inputs, 0), required(node, inputs, 3)
     bits, block = int(node.attrs["bits"]), int(node.attrs["block"])
     blocks, rows, columns = weights.shape
-    if x.dtype != "int8" or weights.dtype != "int32" or bits not in (2, 4) or rows * 32 != block * bits:
-        fail(node, f"expected int8 and words of {bits} bits, found {x.dtype} and {weights.dtype}{list(weights.shape)}")
-    if not x.shape or x.shape[-1] != blocks * block:
-        fail(node, f"expected rows of {blocks * block} numbers, found {list(x.shape)}")
+    if x.dtype != "int32" or weights.dtype != "int32" or bits not in (2, 4) or rows * 32 != block * bits:
+        fail(
+            node,
+            f"expected words, those of {bits} bits second, found {x.dtype} and {weights.dtype}{list(weights.shape)}",
+        )
+    if not x.shape or x.shape[-1] * 4 != blocks * block:
+        fail(node, f"expected rows of {blocks * block // 4} words, found {list(x.shape)}")
     return (("float32", (*x.shape[:-1], columns)),)
 
 
@@ -198,8 +203,8 @@ def _dot_define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -
         word = Load("x3", (b, h * taken + k, n))
         for part in range(8 // bits):
             numbers = op("bitand", op("shr", word, const(part * bits, "int32")) if part else word, mask)
-            first = b * block + h * (4 * taken) + (part * rows * 4 + 4 * k)
-            pairs.append((numbers, _word([Load("x0", (*over, first + t)) for t in range(4)])))
+            place = b * (block // 4) + h * taken + (part * rows + k)
+            pairs.append((numbers, Load("x0", (*over, place))))
     zero: Expr = const(float(node.attrs.get("zero", 0.0)), "float32")
     if zeros is not None:
         zero = cast("float32", Load("x5", (b, n)))
@@ -220,8 +225,8 @@ def _dots(pairs: list[tuple[Expr, Expr]]) -> Iterator[Expr]:
         pairs = pairs[count:]
 
 
-def _word(numbers: list[Load]) -> Expr:
-    """Four bytes in a row as one int32, the first in its lowest bits."""
+def _word(numbers: Sequence[Expr]) -> Expr:
+    """Four whole numbers of a byte as one int32, the first in its lowest bits."""
     low = const(255, "int32")
     each = [op("bitand", cast("int32", x), low) for x in numbers]
     shifted = [op("shl", e, const(8 * k, "int32")) if k else e for k, e in enumerate(each)]

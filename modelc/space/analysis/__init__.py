@@ -6,5 +6,6 @@ footprint.py   bytes and lines that tiles touch, and what crosses a cache, for m
 boxes.py       which elements a part of an iteration space touches
 conditions.py  what loops decide of conditions on iterators
 work.py        operations of a Block, and the dtype that it computes in
+words.py       what is multiplied as words of several numbers
 match.py       whether an intrinsic computes what a Block does (TensorIR, section 4.2)
 """

@@ -12,8 +12,9 @@ from math import prod
 from modelc.ir.affine import bounds, linear
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
-from modelc.ir.expr import DOTS, DTYPES, Op, Var, loads, variables, walk
+from modelc.ir.expr import DTYPES, Var, variables
 from modelc.space.analysis.access import Access, accesses, near, vector_iterator
+from modelc.space.analysis.words import apart_words
 from modelc.space.rules.dimensions import factorable
 from modelc.space.rules.rule import DoesNotApply, plain_block
 from modelc.space.sketches.clean import applied
@@ -100,17 +101,16 @@ def output_strides(task: Task, anchor: Block, consumer: Block, plain: dict[int, 
 
 def pick_vector(task: Task, anchor: Block, consumer: Block, plain: dict[int, str]) -> str | None:
     """The spatial iterator to vectorise: contiguous in the output, and contiguous, absent or packable in operands.
-    Words of bytes are one load for all lanes, and many operations where each lane has its own."""
+    Words whose bytes are taken apart are a vector: as scalars, they are so for each row."""
     reads, _ = accesses(task, anchor)
-    dots = [e for value in anchor.body for e in walk(value) if isinstance(e, Op) and e.name in DOTS]
-    assembled = {load for e in dots for word in e.args[1::2] for load in loads(word)}
+    apart = apart_words(anchor)
     strides = output_strides(task, anchor, consumer, plain)
 
     def cost(name: str) -> tuple[int, int, int]:
-        apart = [r for r in reads if r.strides[name] not in (0, 1) and not packable(task, anchor, r, name)]
-        odd = sum(not near(r.strides[name]) for r in apart)
-        odd += sum(r.load in assembled and r.strides[name] != 0 for r in reads)
-        return odd, 0 if strides.get(name) == 1 else 1, len(apart)
+        far = [r for r in reads if r.strides[name] not in (0, 1) and not packable(task, anchor, r, name)]
+        odd = sum(not near(r.strides[name]) for r in far)
+        odd += sum(r.load in apart and r.strides[name] == 0 for r in reads)
+        return odd, 0 if strides.get(name) == 1 else 1, len(far)
 
     names = [i.name for i in anchor.spatial if i.extent > 1 and i.name in strides]
     names.sort(key=lambda n: (cost(n), -anchor.ranges[n]))

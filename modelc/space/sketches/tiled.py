@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Stage
-from modelc.ir.expr import DOTS, Op, walk
 from modelc.ir.layout import Layout
 from modelc.ir.loop import Inside, Loop, Root
 from modelc.space.analysis.access import Access, accesses, reads_plainly
 from modelc.space.analysis.footprint import Floats, Ints
 from modelc.space.analysis.loops import trips
+from modelc.space.analysis.words import apart_words, most_words
 from modelc.space.cost.operations import operations
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.prepare import consumers_of, output_strides
@@ -193,7 +193,7 @@ class Tiled:
         """Whether all reduction steps are written out: those of a few taps of windows, of which each lane has its own,
         be the weights its own or common to all."""
         computed = [r for r in self.reads if r.load.buffer not in self.task.constants]
-        return self.steps <= MAX_TAPS and all(r.strides[self.vector] != 0 for r in computed)
+        return self.steps * self._words <= MAX_TAPS and all(r.strides[self.vector] != 0 for r in computed)
 
     def vectors(self) -> list[Access]:
         """The operands of which vectors are loaded, not scalars."""
@@ -254,7 +254,7 @@ class Tiled:
     def unrolled_steps(self, knobs: TiledKnobs, tiles: dict[str, tuple[int, ...]]) -> list[Loop]:
         """The loop over a few reduction steps that is unrolled, after its tile was added to `tiles`; none where the
         steps are few, or a unit's own, or where LLVM would spill accumulators."""
-        if not self.unrollable() or knobs.steps == 1 or self.vectors_outside(knobs):
+        if not self.unrollable() or knobs.steps == 1 or self._long(knobs):
             return []
         name, steps = self.reduction[-1], min(knobs.steps, self.ranges[self.reduction[-1]] // 2)
         if self.unrolled_registers(knobs, steps) > self.target.vector.registers:
@@ -264,15 +264,20 @@ class Tiled:
 
     def vectors_outside(self, knobs: TiledKnobs) -> bool:
         """Whether a register tile takes all rows of a vector before those of the next: where many words are multiplied
-        at a step, what they are taken apart into for all rows stays in registers for one vector alone. Such a step is
-        long enough by itself."""
+        at a step, what a vector of them is taken apart into for all rows stays in registers for one vector alone. Words
+        of a row are taken apart for all vectors of it instead."""
+        if not self._long(knobs):
+            return False
+        apart = apart_words(self.anchor)
+        return any(r.strides[self.vector] != 0 for r in self.reads if r.load in apart)
+
+    def _long(self, knobs: TiledKnobs) -> bool:
+        """Whether a step multiplies so many words for several rows that it is long enough by itself."""
         return prod(c for _, c in knobs.rows) > 1 and self._words >= MANY_WORDS
 
     @cached_property
     def _words(self) -> int:
-        """Pairs of words that one operation of the anchor multiplies, at most."""
-        operations = (e for value in self.anchor.body for e in walk(value) if isinstance(e, Op))
-        return max((DOTS.get(e.name, 0) for e in operations), default=0)
+        return most_words(self.anchor)
 
     def unrolled_registers(self, knobs: TiledKnobs, steps: int) -> int:
         """What LLVM keeps in registers where so many steps are unrolled: vectors of the next step are loaded with those

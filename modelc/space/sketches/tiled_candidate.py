@@ -130,8 +130,12 @@ def prefetched_results(tiled: Tiled, knobs: TiledKnobs, tags: Mapping[Loop, str]
 
 
 def tile_layout(tiled: Tiled, write: Load) -> Layout | None:
-    """The accumulators' layout: the vector iterator innermost."""
+    """The accumulators' layout, if it is not the buffer's: the vector iterator innermost. Where they are what others
+    read they lie as these expect."""
+    if write.buffer in tiled.task.outputs:
+        return None
     dims = [d for d, i in enumerate(write.indices) if i != Var(tiled.vector)]
     last = next(d for d, i in enumerate(write.indices) if i == Var(tiled.vector))
     order = (*dims, last)
-    return None if order == tuple(range(len(order))) else Layout().then("reorder", *order)
+    layout = Layout() if order == tuple(range(len(order))) else Layout().then("reorder", *order)
+    return None if layout == tiled.task.buffer(write.buffer).layout else layout
