@@ -69,6 +69,7 @@ SIMPLIFY: tuple[Spec, ...] = (
     "eliminate_dead",
     "integer_contractions",
     "pack_weights",
+    "eliminate_common_subexpressions",
     {"fold_constants": {"dequantize": 1}},
 )
 

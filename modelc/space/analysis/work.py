@@ -35,9 +35,12 @@ def _operations(e: Expr) -> Iterator[Op]:
 
 
 def executed_dtype(block: Block, dtypes: Mapping[str, str]) -> str:
-    """The dtype of the multiplications of a contraction in plain vectors, else of the result."""
+    """The dtype of the multiplications of a contraction in plain vectors, else of the result; int8 for words of
+    bytes."""
     for e in block.body:
         for operation in _operations(e):
+            if operation.name in DOTS:
+                return "int8"
             if operation.name == "mul" and block.reduction:
                 return dtype_of(operation, dtypes)
     return dtype_of(block.body[0], dtypes)
