@@ -20,12 +20,12 @@ __version__ = "0.1.0"
 _HOMES = {
     "DoesNotApply": ("modelc.space.rules.rule", "DoesNotApply"),
     "Rule": ("modelc.space.rules.rule", "Rule"),
-    "bench": ("modelc.verify", "bench"),
+    "bench": ("modelc.verify.bench", "bench"),
     "diff": ("modelc.verify.diff", "diff"),
     "inspect": ("modelc.compile.describe", "inspect"),
     "load": ("modelc.runtime", "load"),
     "register_rule": ("modelc.space.rules.derivation", "register_rule"),
-    "profile": ("modelc.verify", "profile"),
+    "profile": ("modelc.verify.profile", "profile"),
     "verify_package": ("modelc.compile.verification", "verify"),
 }
 _ROOMS = ("build", "compile", "report", "tune", "verify")  # that can be called

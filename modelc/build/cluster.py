@@ -10,12 +10,11 @@ import sqlite3
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from modelc.build.crew import Answer, Crew, Say
-from modelc.build.key import TOOLS, own_digest
+from modelc.build.key import own_digest, tools
 from modelc.database import default_place
 from modelc.errors import Unmeasurable
 from modelc.frontend.load.beside import files_beside
@@ -33,7 +32,7 @@ Files = Mapping[str, bytes]
 
 def version_there() -> str:
     """Of all that has to be alike: the code, and its tools."""
-    return " ".join([own_digest()[:16], *(f"{tool} {version(tool)}" for tool in TOOLS)])
+    return " ".join([own_digest()[:16], *(f"{tool} {version}" for tool, version in tools().items())])
 
 
 def made_there(name: str, order: Mapping[str, Any], files: Files) -> tuple[Answer, bytes]:

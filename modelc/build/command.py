@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ from modelc.build.cells import Cell, cells_of, parse_shard
 from modelc.build.crew import Answer, Crew, processors
 from modelc.build.gates import GateResult, judged, sizes_of, timed
 from modelc.build.kept import Entry, Kept, manifest_digest, proven, put, write_text
-from modelc.build.key import target_of
+from modelc.build.key import Sources
 from modelc.build.look import looked_at, unverifiable
 from modelc.build.matrix import NAME, read_matrix
 from modelc.build.summary import SCHEMA, VERSION, junit, markdown, packages_of, read_build
@@ -25,7 +26,7 @@ from modelc.compile.request import called_by_fields
 from modelc.database import Database, database_for
 from modelc.database.consulted import Consulted
 from modelc.errors import ConfigError, PackageError
-from modelc.package import read_package
+from modelc.package import Package, read_package
 from modelc.scratch import make_private, user_cache
 
 LONGEST = 1000  # characters of why a cell failed
@@ -82,7 +83,7 @@ class Row:
     key: str
     outcome: str = "to build"
     said: str = ""
-    package: Path | None = None
+    package: Package | None = None
     entry: Entry | None = None
     gates: list[GateResult] = field(default_factory=list)
 
@@ -96,10 +97,10 @@ class Row:
             "key": self.key,
             "outcome": self.outcome,
             "said": self.said[:LONGEST],
-            "package": self.package.relative_to(folder).as_posix() if self.package is not None else "",
+            "package": self.package.path.relative_to(folder).as_posix() if self.package is not None else "",
             "manifest_sha256": self.entry.manifest if self.entry and self.package is not None else "",
             "notes": list(outcome.get("notes", ())),
-            "sizes": sizes_of(read_package(self.package)) if self.package is not None else None,
+            "sizes": sizes_of(self.package) if self.package is not None else None,
             "seconds": outcome.get("seconds"),
             "gates": [gate.to_json() for gate in self.gates],
         }
@@ -118,13 +119,14 @@ def build_request(request: BuildRequest) -> BuildResult:
     cache = Kept(Path(request.cache) if request.cache is not None else _own_cache())
     baseline = None if request.baseline is None else Path(request.baseline)
     before = {} if baseline is None else packages_of(read_build(baseline), baseline)
-    keys = looked_at(cells, matrix.source, cache, say)
+    sources = Sources(cache)
+    keys = looked_at(cells, matrix.source, sources, say)
     rows = [Row(cell, keys[cell.name]) for cell in cells]
     database, note = database_for(request.database, write=False)
     with database or nullcontext():
         for row in rows:
             row.entry = cache.entry(row.key, database)
-    build = _Building(request, rows, folder, cache, database, say)
+    build = _Building(request, rows, folder, sources, database, say)
     if not request.dry_run:
         _make_folder(folder)
     build.take_kept()
@@ -152,28 +154,40 @@ class _Building:
     request: BuildRequest
     rows: list[Row]
     folder: Path
-    kept: Kept
+    sources: Sources
     database: Database | None
     say: Callable[[str], None]
     done: int = 0
 
     def take_kept(self) -> None:
         """Cells that were made before take their places, where they are proven."""
-        for row in self.rows:
-            if row.entry is None:
+        with ThreadPoolExecutor(processors()) as pool:  # checksums are computed outside of Python's lock
+            packages = list(pool.map(self._proven, self.rows))
+        for row, package in zip(self.rows, packages, strict=True):
+            if package is None:
+                row.entry = None
                 continue
-            place = self.folder / row.cell.package_name
-            kept_package = self.kept.place(row.key, row.cell.model.path.stem)
-            if not proven(place, row.entry.manifest):
-                if not proven(kept_package, row.entry.manifest):
-                    row.entry = None
-                    continue
-                if self.request.dry_run:
-                    row.outcome = "kept"
-                    continue
-                put(kept_package, place)
-            row.outcome, row.package = "kept", None if self.request.dry_run else place
+            row.outcome = "kept"
             self.done += 1
+            if self.request.dry_run:
+                continue
+            place = self._place(row)
+            if package.path != place:
+                put(package.path, place)
+            row.package = replace(package, path=place)
+
+    def _place(self, row: Row) -> Path:
+        return self.folder / row.cell.package_name
+
+    def _kept_place(self, row: Row) -> Path:
+        return self.sources.kept.place(row.key, row.cell.model.path.stem)
+
+    def _proven(self, row: Row) -> Package | None:
+        """The package that a cell was made as, where it goes or where it is kept."""
+        if row.entry is None:
+            return None
+        manifest = row.entry.manifest
+        return proven(self._place(row), manifest) or proven(self._kept_place(row), manifest)
 
     def make(self) -> None:
         """The others are compiled, several at a time; then those that are tuned, alone, because they are measured."""
@@ -211,30 +225,32 @@ class _Building:
                 row.outcome, row.said = "failed", answer.failed
                 self.say(f"{row.cell.name}: {row.said}")
             return
-        kept_package = self.kept.place(rows[0].key, rows[0].cell.model.path.stem)
+        kept_package = self._kept_place(rows[0])
         asked = answer.made["consulted"]
         consulted = None if asked is None else Consulted.from_json(asked)
         entry = Entry(manifest_digest(kept_package), answer.made["outcome"], consulted, answer.made["answers"])
-        self.kept.write(rows[0].key, entry)
+        self.sources.kept.write(rows[0].key, entry)
         for row in rows:
-            place = self.folder / row.cell.package_name
             try:
-                put(kept_package, place)
+                put(kept_package, self._place(row))
+                row.package = read_package(self._place(row))
             except PackageError as error:
                 row.outcome, row.said = "failed", str(error)
                 continue
-            row.outcome, row.package, row.entry = "built", place, entry
+            row.outcome, row.entry = "built", entry
             self.say(f"{row.cell.name} built in {entry.outcome['seconds']:.1f} s")
         self._stage(rows[0].cell.name, "is made")
 
     def _order(self, row: Row, jobs: int) -> dict[str, Any]:
         model, target = row.cell.model, row.cell.target
-        kept_package = self.kept.place(row.key, model.path.stem)
+        description = self.sources.target(target.name)
+        kept_package = self._kept_place(row)
+        self.sources.kept.make_room(kept_package)
         return {
             "model": str(model.path.resolve()),
             "output": str(kept_package.resolve()),
             "target": target.name,
-            "target_text": target_of(target.name).to_yaml() if target.name == "native" else "",
+            "target_text": description.to_yaml() if target.name == "native" else "",
             "precision": row.cell.precision,
             "config": model.config,
             "fixed": dict(model.fixed),
@@ -246,7 +262,7 @@ class _Building:
             "choices": None if model.choices is None else str(model.choices.resolve()),
             "database": given if isinstance(given := self.request.database, bool) else str(given),
             "threads": max(1, processors() // jobs),
-            "verify": model.gates.verified or not unverifiable(target_of(target.name)),
+            "verify": model.gates.verified or not unverifiable(description),
             "keep_unverified": not model.gates.verified,
             "budget": target.budget,
             "runner": target.runner,
@@ -254,7 +270,7 @@ class _Building:
 
     def judge(self, before: Mapping[str, Path]) -> None:
         """Gates: those of sizes first; what is timed, when nothing is compiled any more."""
-        packages = [(row, read_package(row.package)) for row in self.rows if row.package is not None]
+        packages = [(row, row.package) for row in self.rows if row.package is not None]
         for row, package in packages:
             row.gates += judged(row.cell.model.gates, package)
         for row, package in packages:

@@ -14,7 +14,7 @@ from modelc import scratch
 from modelc.database import Database
 from modelc.database.consulted import Consulted
 from modelc.errors import PackageError
-from modelc.package import read_package
+from modelc.package import Package, read_package
 from modelc.package.read import sha256_of
 from modelc.package.write import check_place, take_place
 
@@ -54,13 +54,21 @@ class Kept:
         self.folder = folder
 
     def place(self, key: str, name: str) -> Path:
-        """Where the package of that key is made; its folder is there then. Raises PackageError."""
-        folder = self.folder / "cells" / key
+        """Where the package of that key is, if it was made."""
+        return self.folder / "cells" / key / f"{name}.modelc"
+
+    def make_room(self, place: Path) -> None:
+        """Makes the folder of a place, and removes what is there and is no package: it was damaged. Raises
+        PackageError."""
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if os.path.lexists(place) and not _replaceable(place):
+                if place.is_dir() and not place.is_symlink():
+                    shutil.rmtree(place)
+                else:
+                    place.unlink()
         except OSError as error:
-            raise PackageError(f"cannot keep cells in {folder}: {error.strerror}; give --cache DIR") from None
-        return folder / f"{name}.modelc"
+            raise PackageError(f"cannot keep cells in {place.parent}: {error.strerror}; give --cache DIR") from None
 
     def entry(self, key: str, database: Database | None) -> Entry | None:
         """What is known of a cell, if it was made, and made of what the database says today."""
@@ -94,12 +102,20 @@ class Kept:
         write_text(self.folder / "looks" / f"{model}.json", json.dumps(seen))
 
 
-def proven(package: Path, manifest: str) -> bool:
-    """Whether a package has that manifest, and each of its files the checksum that this says."""
+def proven(package: Path, manifest: str) -> Package | None:
+    """The package, if it has that manifest, and each of its files the checksum that this says."""
     try:
-        return sha256_of(package / MANIFEST) == manifest and bool(read_package(package, check=True))
+        return read_package(package, check=True) if sha256_of(package / MANIFEST) == manifest else None
     except (OSError, PackageError):
+        return None
+
+
+def _replaceable(place: Path) -> bool:
+    try:
+        check_place(place)
+    except PackageError:
         return False
+    return True
 
 
 def manifest_digest(package: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -14,19 +14,53 @@ from typing import Any
 
 from modelc import __version__
 from modelc.build.cells import Cell
+from modelc.build.kept import Kept
 from modelc.build.matrix import Model
 from modelc.compile.choices import digest_of
-from modelc.compile.config import load_config
+from modelc.compile.config import Config, load_config
 from modelc.errors import ConfigError
-from modelc.frontend.load.beside import files_beside
 from modelc.package.read import sha256_of
 from modelc.package.toolchain import find_toolchain
-from modelc.target import Target, load_target
+from modelc.target import load_target
 from modelc.target.section import targets_folder
 
 HERE = Path(__file__).resolve().parents[1]
 SUFFIXES = (".py", ".c", ".h", ".yaml", ".json", ".map")
 TOOLS = ("apache-tvm", "numpy", "onnx", "onnxruntime")
+
+
+class Sources:
+    """What the cells of one build are made of, each file read once: targets, configurations, models and their digests.
+    What was seen in a model of the same bytes by the same modelc is taken from `kept`."""
+
+    def __init__(self, kept: Kept) -> None:
+        self.kept = kept
+        self.target = cache(load_target)
+        self.config: Callable[[str | None], Config] = cache(lambda name: load_config(name) if name else load_config())
+        self.of_config = cache(lambda name: self.config(name).to_json())
+        self.of_target = cache(self._of_target)
+        self.model = cache(digest_of)
+        self.digest = cache(_digest)
+
+    def beside(self, path: Path) -> list[Path]:
+        """The files of external data that a model names. Raises ModelError."""
+        key = hashlib.sha256(f"beside {own_digest()} {self.model(path)} {path.name}".encode()).hexdigest()
+        names = self.kept.look(key)
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            from modelc.frontend.load.beside import files_beside  # it imports onnx, which takes long
+
+            names = [str(file.relative_to(path.parent)) for file in files_beside(path)]
+            self.kept.saw(key, names)
+        return [path.parent / name for name in names]
+
+    def _of_target(self, name: str) -> dict[str, Any]:
+        target = self.target(name)
+        files = {str(x.file) for x in target.available_intrinsics if x.file is not None}
+        return {
+            "compiler": compiler_of(target.triple),
+            "target": [target.key, target.to_yaml()],
+            "intrinsics": {str(k): self.digest(Path(file)) for k, file in enumerate(sorted(files))},
+        }
 
 
 @dataclass(frozen=True)
@@ -37,15 +71,15 @@ class ModelFiles:
     others: Mapping[str, str]
 
     @staticmethod
-    def of(model: Model) -> ModelFiles:
+    def of(model: Model, sources: Sources) -> ModelFiles:
         """Raises ModelError, ConfigError where a file is missing, or is not the one that the matrix says."""
-        digest = digest_of(model.path)
+        digest = sources.model(model.path)
         if model.sha256 and digest != model.sha256:
             raise ConfigError(f"{model.path} has the sha256 {digest}; expected {model.sha256}, as sha256 says")
-        named = [*files_beside(model.path), *filter(None, (model.inputs, model.choices))]
+        named = [*sources.beside(model.path), *filter(None, (model.inputs, model.choices))]
         named += _calibrating(model)
         named += [Path(value) for value in model.fixed.get("constants", {}).values() if isinstance(value, str)]
-        return ModelFiles(digest, {str(k): _digest(path) for k, path in enumerate(named)})
+        return ModelFiles(digest, {str(k): sources.digest(path) for k, path in enumerate(named)})
 
 
 def _calibrating(model: Model) -> list[Path]:
@@ -61,15 +95,13 @@ def _calibrating(model: Model) -> list[Path]:
         raise ConfigError(f"the folder {model.calibrate} cannot be read: {error.strerror}") from None
 
 
-def key_of(cell: Cell, files: ModelFiles, target: Target) -> str:
+def key_of(cell: Cell, files: ModelFiles, sources: Sources) -> str:
     """The digest of a cell's model and files, target, configuration and flags, of modelc itself and of its tools. Of
     measurements, which are read while a cell is made, kept.py says whether they are the same."""
     model = cell.model
-    config = load_config(model.config) if model.config else load_config()
     said = {
         "modelc": [__version__, own_digest()],
-        "tools": {tool: version(tool) for tool in TOOLS},
-        "compiler": compiler_of(target.triple),
+        "tools": tools(),
         "name": model.path.stem,
         "model": files.digest,
         "files": files.others,
@@ -78,11 +110,10 @@ def key_of(cell: Cell, files: ModelFiles, target: Target) -> str:
         "from files": [key for key, value in model.fixed.get("constants", {}).items() if isinstance(value, str)],
         "given": [model.inputs is not None, model.choices is not None],
         "calibrated": cell.calibration,
-        "config": config.to_json(),
+        "config": sources.of_config(model.config),
         "precision": cell.precision,
         "form": dict(model.form),
-        "target": [target.key, target.to_yaml()],
-        "intrinsics": {str(k): _digest(Path(file)) for k, file in enumerate(_intrinsic_files(target))},
+        **sources.of_target(cell.target.name),
         "unverified": not model.gates.verified,
         "tuned": [cell.target.budget, cell.target.runner] if cell.tuned else [],
     }
@@ -90,9 +121,9 @@ def key_of(cell: Cell, files: ModelFiles, target: Target) -> str:
 
 
 @cache
-def target_of(name: str) -> Target:
-    """The target of that name or file. Raises TargetError."""
-    return load_target(name)
+def tools() -> dict[str, str]:
+    """The versions of what packages are made and verified with."""
+    return {tool: version(tool) for tool in TOOLS}
 
 
 @cache
@@ -116,10 +147,6 @@ def compiler_of(triple: str) -> str:
         return str(asked.stdout).partition("\n")[0]
     except (OSError, subprocess.TimeoutExpired):
         return " ".join(toolchain.command)
-
-
-def _intrinsic_files(target: Target) -> list[str]:
-    return sorted({str(intrinsic.file) for intrinsic in target.available_intrinsics if intrinsic.file is not None})
 
 
 def _digest(path: Path) -> str:

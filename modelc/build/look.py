@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from modelc.build.cells import Cell
-from modelc.build.kept import Kept
-from modelc.build.key import ModelFiles, key_of, own_digest, target_of
+from modelc.build.key import ModelFiles, Sources, key_of, own_digest
 from modelc.build.matrix import Model
-from modelc.compile.config import load_config
 from modelc.compile.precision import DTYPES
 from modelc.compile.request import CompileRequest
 from modelc.errors import ConfigError, ModelcError
@@ -25,7 +23,7 @@ from modelc.target import Target
 MOST_NODES = 3  # that are named of a model which cannot be compiled
 
 
-def looked_at(cells: Sequence[Cell], source: Path, kept: Kept, say: Callable[[str], None]) -> dict[str, str]:
+def looked_at(cells: Sequence[Cell], source: Path, sources: Sources, say: Callable[[str], None]) -> dict[str, str]:
     """The key of each cell, by its name. Raises ConfigError that says of every model and target what is missing."""
     models = {cell.model.name: cell.model for cell in cells}
     missing: list[str] = []
@@ -33,14 +31,14 @@ def looked_at(cells: Sequence[Cell], source: Path, kept: Kept, say: Callable[[st
     for number, model in enumerate(models.values()):
         say(f"looking at {model.name} ({number + 1} of {len(models)})")
         try:
-            files[model.name] = ModelFiles.of(model)
-            missing += [f"models.{model.name}: {said}" for said in _missing(model, files[model.name], kept)]
+            files[model.name] = ModelFiles.of(model, sources)
+            missing += [f"models.{model.name}: {said}" for said in _missing(model, files[model.name], sources)]
         except ModelcError as error:
             missing.append(f"models.{model.name}: {error}")
     keys: dict[str, str] = {}
     for cell in cells:
         try:
-            target = target_of(cell.target.name)
+            target = sources.target(cell.target.name)
             missing += _no_form(cell, target)
             if cell.precision in ("bf16", "f16"):
                 require(target, DTYPES[cell.precision])
@@ -49,7 +47,7 @@ def looked_at(cells: Sequence[Cell], source: Path, kept: Kept, say: Callable[[st
             if cell.model.gates.verified and (why := unverifiable(target)):
                 missing.append(f"{cell.target.name}: {why}; leave it out here, or say gates: {{verified: false}}")
             if cell.model.name in files:
-                keys[cell.name] = key_of(cell, files[cell.model.name], target)
+                keys[cell.name] = key_of(cell, files[cell.model.name], sources)
         except ModelcError as error:
             missing.append(f"{cell.target.name}: {error}")
     if missing:
@@ -74,11 +72,10 @@ def unverifiable(target: Target) -> str:
     return f"packages for it cannot be verified, for this machine lacks {', '.join(features[:4])}"
 
 
-def _missing(model: Model, files: ModelFiles, kept: Kept) -> list[str]:
+def _missing(model: Model, files: ModelFiles, sources: Sources) -> list[str]:
     """What a model lacks, each as a sentence."""
-    config = load_config(model.config) if model.config else load_config()
     fixed = dict(model.fixed)
-    inputs = config.inputs
+    inputs = sources.config(model.config).inputs
     fixed["dims"] = {**inputs.dims, **fixed.get("dims", {})}
     fixed["constants"] = {**inputs.constants, **fixed.get("constants", {})}
     fixed["states"] = {**inputs.states, **fixed.get("states", {})}
@@ -87,11 +84,11 @@ def _missing(model: Model, files: ModelFiles, kept: Kept) -> list[str]:
         return []
     said = json.dumps([own_digest(), files.digest, files.others, fixed], sort_keys=True, default=str)
     key = hashlib.sha256(said.encode()).hexdigest()
-    seen = kept.look(key)
+    seen = sources.kept.look(key)
     if isinstance(seen, list) and all(isinstance(sentence, str) for sentence in seen):
         return list(seen)
     sentences = _sentences(_inspected(model, fixed))
-    kept.saw(key, sentences)
+    sources.kept.saw(key, sentences)
     return sentences
 
 

@@ -6,10 +6,13 @@ import re
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from modelc.errors import ConfigError
-from modelc.package import PackageSpec
-from modelc.space.constants import Within
+
+if TYPE_CHECKING:
+    from modelc.package import PackageSpec
+    from modelc.space.constants import Within
 
 UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
 FORM = "expected bytes such as 400KB or 4MiB"

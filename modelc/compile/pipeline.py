@@ -70,10 +70,10 @@ from modelc.space.rules.derivation import rounding_error
 from modelc.space.shared_packing import SharedPacking, shared_packing_of
 from modelc.target import Target
 from modelc.target.family import priced_as_another
-from modelc.verify import Report
 from modelc.verify.check import drawn
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 from modelc.verify.precision import Arrays
+from modelc.verify.report import Report
 
 if TYPE_CHECKING:
     from modelc.codegen.kernels import Kernel

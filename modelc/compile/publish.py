@@ -18,11 +18,10 @@ from modelc.compile.limits import Limits
 from modelc.compile.stages import Stages
 from modelc.errors import ToolchainError, VerificationError, blaming
 from modelc.package import Package, PackageSpec, write_package
-from modelc.verify import Report
 from modelc.verify.compare import FILTERED
 from modelc.verify.engine import EngineError
 from modelc.verify.kernels.blueprint import Blueprint
-from modelc.verify.report import OutputReport
+from modelc.verify.report import OutputReport, Report
 from modelc.verify.verdict import verify_outputs
 
 PLAIN = 1e-6  # relative RMS difference of kernels of two engines that multiply alike in float32

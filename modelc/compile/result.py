@@ -12,7 +12,7 @@ from modelc.frontend.quantize.packing import Packing
 from modelc.frontend.quantize.recipe import Recipe
 from modelc.space.constants import Within
 from modelc.space.shared_packing import SharedPacking
-from modelc.verify import Report
+from modelc.verify.report import Report
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from modelc.tune.search.resume import Memory
 from modelc.tune.search.standing import Standing
 from modelc.tune.search.tune import Budget, Subject, Tuned
 from modelc.tune.selection import Made, made
-from modelc.verify import Report
+from modelc.verify.report import Report
 
 
 @dataclass(frozen=True)

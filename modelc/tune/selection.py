@@ -38,7 +38,7 @@ from modelc.tune.retiming import (
     winner,
 )
 from modelc.tune.search.tune import Subject
-from modelc.verify import Report
+from modelc.verify.report import Report
 
 
 @dataclass(frozen=True)

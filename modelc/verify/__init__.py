@@ -1,24 +1,20 @@
-"""Packages against what they mean: kernels, outputs, speed."""
+"""Packages against what they mean: kernels, outputs, speed; `modelc.verify(...)` calls compile/verification.py, for
+which a package is first read with its choices.
+
+draw.py, check.py        inputs that a model makes sense of, and running a package on them
+lengths.py, ways.py      inputs that are shorter than a variant; those that take each way through control flow
+kernels/                 every kernel by what it means
+reference.py, witness.py ONNX Runtime beside the whole, and beside single kernels
+compare.py, steps.py     how far two tensors are apart, and whether that is near enough
+verdict.py, report.py    whether a package is right, and what is said of it
+precision.py             which contractions may be bfloat16
+engine.py, worker.py     a package, ONNX Runtime or OpenVINO in a process of its own
+bench.py, profile.py     speed side by side; time by kernel
+rounds.py, slower.py     whether a package, or a kernel, is slower than another
+counts.py                how many instructions a run takes
+diff.py                  what two packages differ in
+"""
 
 from modelc.callable_room import make_callable
-from modelc.verify.bench import bench
-from modelc.verify.check import check_inputs
-from modelc.verify.compare import Distance, distance
-from modelc.verify.profile import profile
-from modelc.verify.report import LayerReport, OutputReport, Report
-from modelc.verify.verdict import verify_outputs
-
-__all__ = [
-    "Distance",
-    "LayerReport",
-    "OutputReport",
-    "Report",
-    "bench",
-    "check_inputs",
-    "distance",
-    "profile",
-    "verify_outputs",
-]
-
 
 make_callable(__name__, "modelc.compile.verification", "verify")

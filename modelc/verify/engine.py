@@ -43,7 +43,8 @@ class Engine:
         self._start()
 
     def _start(self) -> None:
-        self._watched, writing = os.pipe()  # what a package's steps read and write
+        reading, writing = os.pipe()  # what a package's steps read and write
+        self._watched: int | None = reading
         self._writing = writing
         with suppress(AttributeError, OSError):  # another system, or a user who has many pipes: it is only slower
             fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
@@ -98,6 +99,7 @@ class Engine:
     def watch(self, inputs: Mapping[str, NDArray[Any]], watch: Watch) -> dict[str, NDArray[Any]]:
         """Runs a package while it is watched, and gives the outputs. Raises as run() does."""
         write_arrays(str(self._given), {name: np.asarray(array, order="C") for name, array in inputs.items()})
+        assert self._watched is not None
         files = {"inputs": str(self._given), "outputs": str(self._taken)}
         self._tell("watch", **files, places=watch.places, fd=self._writing)
         try:
@@ -159,9 +161,12 @@ class Engine:
         self._folder.cleanup()
 
     def _end(self) -> None:
+        """Whatever it was doing; once more is no mistake, for a signal may come while another process starts."""
         self._worker.kill()
         self._worker.wait()
-        os.close(self._watched)
+        if self._watched is not None:
+            watched, self._watched = self._watched, None
+            os.close(watched)
         for pipe in (self._worker.stdin, self._worker.stdout, self._worker.stderr):
             if pipe is not None:
                 with suppress(BrokenPipeError):

@@ -26,8 +26,8 @@ from modelc.package.manifest import NAME
 from modelc.package.spec import Argument, Branch, Plan, Repeat, Step
 from modelc.passes import run_passes
 from modelc.runtime import ModelError as LoadedError
-from modelc.verify import Report
 from modelc.verify.profile import profile
+from modelc.verify.report import Report
 from modelc.verify.ways import deciding, least_samples, not_run
 
 

@@ -27,7 +27,7 @@ from modelc.space.nest.build import build_nest
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.listing import sketches
 from modelc.target import load_target
-from modelc.verify import verify_outputs
+from modelc.verify.verdict import verify_outputs
 
 CACHE = 1 << 19
 

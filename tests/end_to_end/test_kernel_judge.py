@@ -32,7 +32,6 @@ from modelc.ir.program import Placed
 from modelc.ops import evaluate_graph
 from modelc.package import PackageSpec, read_package, write_package
 from modelc.target import load_target
-from modelc.verify import verify_outputs
 from modelc.verify.kernels.blueprint import Blueprint
 from modelc.verify.kernels.calls import looked_at, rows_of, uses_by_step
 from modelc.verify.kernels.demand import LAST, Definitions, Evaluator
@@ -41,6 +40,7 @@ from modelc.verify.kernels.meaning import Imported
 from modelc.verify.kernels.rounding import Rounded, cast, exact, operate, summed
 from modelc.verify.kernels.samples import EFFORTS, chosen, edges, telling
 from modelc.verify.kernels.shadow import Shadow
+from modelc.verify.verdict import verify_outputs
 
 # --- rounding -----------------------------------------------------------------------------------------------------
 

@@ -29,9 +29,8 @@ from modelc.frontend.witness.surgery import expose
 from modelc.ir.layout import Layout, Primitive, reordered
 from modelc.package import TensorInfo, find_toolchain, read_package
 from modelc.target import load_target
-from modelc.verify import distance
 from modelc.verify.bench import alternating, bench, beside, median
-from modelc.verify.compare import filtered_distance
+from modelc.verify.compare import distance, filtered_distance
 from modelc.verify.draw import Roles, draw_inputs
 from modelc.verify.engine import Engine
 from modelc.verify.kernels.stored import unpacked
@@ -460,6 +459,17 @@ def test_an_engine_that_cannot_open_says_so(tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"nothing")
     with pytest.raises(ModelcError, match="ort cannot open"):
         Engine("ort", tmp_path / "bad.onnx")
+
+
+def test_a_signal_while_an_engine_starts_again_is_what_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever closes it then, and closes it again, has nothing to say of it."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), Engine("modelc", small.package()) as engine:
+        monkeypatch.setattr(Engine, "_ask", interrupted)
+        engine.restart()
 
 
 def test_profile_says_what_every_kernel_takes() -> None:

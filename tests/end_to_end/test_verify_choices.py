@@ -13,7 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 import modelc
 from modelc.compile.verification import blueprints_of
 from modelc.package import read_package
-from modelc.verify import Report, verify_outputs
+from modelc.verify.report import Report
+from modelc.verify.verdict import verify_outputs
 
 CLASSES, FEATURES = 12, 8
 X = {"x": np.random.default_rng(5).standard_normal((2, FEATURES)).astype(np.float32)}

@@ -40,9 +40,8 @@ from repository import ROOT
 from modelc.errors import ModelcError
 from modelc.package import write_package
 from modelc.target import Target, load_target
-from modelc.verify import Report
 from modelc.verify.kernels.samples import EFFORTS
-from modelc.verify.report import finite
+from modelc.verify.report import Report, finite
 from modelc.verify.verdict import SAMPLES, verify_outputs
 
 OUTCOMES = ("kernels", "whole", "run", "missed", "small", "open", "same")

@@ -10,6 +10,7 @@ import onnx
 from onnx import TensorProto, helper
 
 import modelc
+from modelc.verify.report import Report
 
 ML, F, I = "ai.onnx.ml", TensorProto.FLOAT, TensorProto.INT64
 VERSIONS = {"": 18, ML: 3}
@@ -21,7 +22,7 @@ def ml(op: str, inputs: str, outputs: str, **attrs: Any) -> onnx.NodeProto:
     return helper.make_node(op, inputs.split(), outputs.split(), domain=ML, name=outputs.split()[0], **attrs)
 
 
-def verified(model: onnx.ModelProto, feeds: dict[str, np.ndarray], folder: Path) -> modelc.verify.Report:
+def verified(model: onnx.ModelProto, feeds: dict[str, np.ndarray], folder: Path) -> Report:
     """Compiles the model and compares it with ONNX Runtime on `feeds`."""
     onnx.save(model, folder / "m.onnx")
     result = modelc.compile(folder / "m.onnx", output=folder / "m.modelc", inputs=feeds, database=False)
