@@ -130,12 +130,12 @@ def prefetched_results(tiled: Tiled, knobs: TiledKnobs, tags: Mapping[Loop, str]
 
 
 def tile_layout(tiled: Tiled, write: Load) -> Layout | None:
-    """The accumulators' layout, if it is not the buffer's: the vector iterator innermost. Where they are what others
-    read they lie as these expect."""
-    if write.buffer in tiled.task.outputs:
-        return None
+    """The accumulators' layout, where they do not lie so by themselves: the vector iterator innermost. Results lie as
+    who reads them expects."""
     dims = [d for d, i in enumerate(write.indices) if i != Var(tiled.vector)]
     last = next(d for d, i in enumerate(write.indices) if i == Var(tiled.vector))
     order = (*dims, last)
-    layout = Layout() if order == tuple(range(len(order))) else Layout().then("reorder", *order)
-    return None if layout == tiled.task.buffer(write.buffer).layout else layout
+    if order != tuple(range(len(order))):
+        return Layout().then("reorder", *order)
+    as_they_are = write.buffer in tiled.task.outputs or tiled.task.buffer(write.buffer).layout == Layout()
+    return None if as_they_are else Layout()
