@@ -7,8 +7,10 @@ import os
 import queue
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -17,6 +19,7 @@ from modelc.python_worker import worker_command
 from modelc.scratch import TemporaryFolder
 
 Say = Callable[[str, str], None]  # a cell's name, and what is done for it
+GRACE = 10.0  # seconds that workers have to end when they are told to
 LAST_WORDS = 600  # characters of what a worker said before it died
 
 
@@ -109,6 +112,12 @@ class Crew:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         with self._lock:
             self._ended = True
-            for worker in self._workers:
-                worker.kill()
+            workers = list(self._workers)
+            for worker in workers:
+                worker.terminate()  # it removes what is half made
+        until = time.monotonic() + GRACE
+        for worker in workers:
+            with suppress(subprocess.TimeoutExpired):
+                worker.wait(max(until - time.monotonic(), 0))
+            worker.kill()
         self._pool.shutdown(cancel_futures=True)

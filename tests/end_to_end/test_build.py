@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,9 +23,11 @@ from modelc_process import modelc
 from onnx import helper
 from small_model import save
 from three_ways import host_target
+from tiny_package import NATIVE_TRIPLE, skip_without_tools
 
 from modelc import runtime
 from modelc.build.command import build
+from modelc.build.crew import Crew
 from modelc.build.summary import schema
 from modelc.cli import main
 from modelc.database import Database
@@ -197,6 +202,30 @@ def test_gates_of_speed(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "times as fast as ort, at least 1e+09 asked for" in by_gate["net", "min-ratio ort"]["said"]
 
 
+@pytest.mark.skipif(not NATIVE_TRIPLE.startswith("x86"), reason="the package is for this machine")
+@pytest.mark.skipif(not shutil.which("qemu-aarch64"), reason="Debian's qemu-user, which takes plugins, is not there")
+def test_more_instructions_fail_a_cell_of_another_machine(tmp_path: Path, capsys) -> None:
+    """Under the emulator: the very package passes, a worse one fails, and beside that one the first is better."""
+    skip_without_tools("aarch64-linux-gnu")
+    files(tmp_path, targets=["cortex-a76"], models={"sum": {"path": "sum.onnx"}}, gates={"max-more-instructions": "1%"})
+    assert again(tmp_path) == 0
+    before = Path(shutil.copytree(tmp_path / "out", tmp_path / "before")) / "build.json"
+    nodes = [helper.make_node("Add", ["x", "w"], ["s"]), helper.make_node("Erf", ["s"], ["y"])]
+    weights = {"w": np.full(8, 2.0, np.float32)}
+    save(tmp_path / "sum.onnx", nodes, {"x": [4, 8]}, {"y": [4, 8]}, weights)
+    assert again(tmp_path, "--baseline", before) == 1
+    assert re.search(
+        r"sum:cortex-a76:f32: max-more-instructions: [\d,]+ instructions in a run, [\d,]+ before: [\d.]+% more",
+        capsys.readouterr().err,
+    )
+    worse = Path(shutil.copytree(tmp_path / "out", tmp_path / "worse")) / "build.json"
+    small_sum(tmp_path / "sum.onnx", 2.0)
+    for baseline, said in ((before, "the very package of the baseline"), (worse, "% fewer")):
+        assert again(tmp_path, "--baseline", baseline) == 0
+        assert outcomes(tmp_path) == {"sum:cortex-a76:f32": "kept"}
+        assert said in (tmp_path / "out/build.json").read_text()
+
+
 def test_everything_that_is_missing_is_said_at_once(tmp_path: Path, capsys) -> None:
     models = {
         "net": {"path": "net.onnx"},
@@ -277,6 +306,25 @@ def test_whatever_kills_it_what_was_made_is_kept(tmp_path: Path) -> None:
     assert len(entries) == 1
     assert again(tmp_path, "--only", "sum") == 0
     assert outcomes(tmp_path) == {f"sum:{TARGET}:f32": "kept", "sum:mine:f32": "built"}
+
+
+WORKER = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: (open(sys.argv[1], "w").close(), sys.exit()))
+print("there", flush=True)
+signal.pause()
+"""
+
+
+def test_workers_are_told_to_end_and_remove_what_is_half_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-c", WORKER, str(tmp_path / "tidied")]
+    monkeypatch.setattr("modelc.build.crew.worker_command", lambda *_: command)
+    there = threading.Event()
+    with pytest.raises(KeyboardInterrupt), Crew(1, lambda *_: there.set()) as crew:
+        threading.Thread(target=lambda: list(crew.results({"cell": {}})), daemon=True).start()
+        assert there.wait(60)
+        raise KeyboardInterrupt
+    assert (tmp_path / "tidied").exists()
 
 
 @pytest.fixture

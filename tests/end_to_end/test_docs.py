@@ -5,7 +5,8 @@ A code block is fenced and says its language. A block of sh, python, c or yaml h
     <!-- run -->                       it is run here, in a folder with the models of docs_models.py and MODEL.modelc
     <!-- run, with THIS as THAT -->    with other words: a small model or budget in place of what readers have
     <!-- run, where PROGRAM -->        where there is this program
-    <!-- run: no, REASON -->           it is not: what it needs, or the test that has it in small
+    <!-- run: no, REASON -->           it is not: what it needs, or the test that has it in small; but modelc, or the
+                                       script, reads its whole command line
 
 Blocks of a page are run in their order in one folder of its own. Of sh each line is a command; c is the file app.c;
 yaml is what a copy of configs/default.yaml says otherwise.
@@ -13,6 +14,7 @@ yaml is what a copy of configs/default.yaml says otherwise.
 
 from __future__ import annotations
 
+import argparse
 import re
 import runpy
 import shlex
@@ -185,6 +187,56 @@ def test_what_a_page_says_can_be_run(
     for block in BLOCKS[page]:
         if block.runs and not block.lacks:
             run_block(block, folder)
+
+
+# --- what is not run is read ----------------------------------------------------------------------------------------
+
+
+class Understood(Exception):
+    """A script has read its command line."""
+
+
+NOT_RUN = [
+    (f"{block.place} {line}", shlex.split(line, comments=True))
+    for blocks in BLOCKS.values()
+    for block in blocks
+    for line in commands(block.text)
+    if block.language == "sh" and block.mark and not block.runs
+]
+EXAMPLES = "examples/"  # which have tests of their own
+OTHERS = {"pip", "dask", "eval", ".venv/bin/python"}  # programs that are not ours
+
+
+def is_read(words: list[str]) -> bool:
+    return words[0] not in OTHERS and not words[1].startswith(EXAMPLES)
+
+
+def test_what_is_not_run_is_ours_or_named() -> None:
+    programs = {words[0] for _, words in NOT_RUN}
+    assert programs - OTHERS == {"modelc", "python", "sh"} and len(NOT_RUN) > 30
+
+
+@pytest.mark.parametrize("words", [pytest.param(w, id=place) for place, w in NOT_RUN if is_read(w)])
+def test_what_is_not_run_is_understood(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    program, *arguments = words
+    if program == "modelc":
+        verb, *given = arguments
+        group.commands[verb].make_context(verb, given, obj={"debug": False})
+        return
+    file = ROOT / arguments[0]
+    if program == "sh":
+        assert subprocess.run(["sh", "-n", file], capture_output=True, text=True).stderr == ""
+        return
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_and_end(parser: argparse.ArgumentParser, *given: Any, **named: Any) -> None:
+        parse(parser, *given, **named)
+        raise Understood
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_end)
+    monkeypatch.setattr(sys, "argv", [str(file), *arguments[1:]])
+    with pytest.raises(Understood):
+        runpy.run_path(str(file), run_name="__main__")
 
 
 # --- what is named exists -------------------------------------------------------------------------------------------
