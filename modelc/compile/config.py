@@ -16,7 +16,7 @@ from modelc.passes import Spec, make_pass
 from modelc.policy import SCHEDULES, Policy
 from modelc.target import strict_yaml
 from modelc.target.section import shown
-from modelc.verify.compare import Tolerance
+from modelc.verify.compare import F16, Tolerance
 from modelc.verify.kernels.samples import EFFORTS
 
 MAX_FILE = 1 << 20
@@ -30,8 +30,8 @@ JOINT = 0.3  # of tune's budget, where a configuration does not say
 @dataclass(frozen=True)
 class Verification:
     """How a package is compared with ONNX Runtime: |a - b| <= atol + rtol * |b|, on `samples` drawn inputs; `bf16`
-    holds in its place for outputs that were computed through bfloat16. `check`: how many numbers of each kernel are
-    judged (quick, default, thorough)."""
+    holds in its place for outputs that were computed through bfloat16, `f16` for those that were in float16. `check`:
+    how many numbers of each kernel are judged (quick, default, thorough)."""
 
     rtol: float
     atol: float
@@ -39,6 +39,7 @@ class Verification:
     seed: int
     check: str
     bf16: Tolerance
+    f16: Tolerance
 
 
 @dataclass(frozen=True)
@@ -162,9 +163,9 @@ def parse_config(tree: Any, source: str) -> Config:
     codegen = _section(top["codegen"], source, "codegen", ("flush_denormals", "check_addresses"))
     tune = _section(top["tune"], source, "tune", ("joint",))
     if isinstance(top["verify"], dict):
-        top["verify"] = {"check": "default", **top["verify"]}  # configurations, and choices, of before lack it
-    check = _section(top["verify"], source, "verify", ("rtol", "atol", "samples", "seed", "check", "bf16"))
-    rounded = _section(check["bf16"], source, "verify.bf16", ("rms", "largest"))
+        # configurations, and choices, of before lack them
+        top["verify"] = {"check": "default", "f16": asdict(F16), **top["verify"]}
+    check = _section(top["verify"], source, "verify", ("rtol", "atol", "samples", "seed", "check", "bf16", "f16"))
     passes = top["simplify"]
     if not isinstance(passes, list) or not all(isinstance(one, str | dict) for one in passes):
         raise ConfigError(f"{source}: simplify is {shown(passes)}; expected a list of passes")
@@ -192,9 +193,8 @@ def parse_config(tree: Any, source: str) -> Config:
             samples=_whole(check, source, "verify.samples", 1),
             seed=_whole(check, source, "verify.seed", 0),
             check=_effort(check, source, "verify.check"),
-            bf16=Tolerance(
-                _number(rounded, source, "verify.bf16.rms"), _number(rounded, source, "verify.bf16.largest")
-            ),
+            bf16=_tolerance(check["bf16"], source, "verify.bf16"),
+            f16=_tolerance(check["f16"], source, "verify.f16"),
         ),
     )
 
@@ -278,6 +278,11 @@ def _number(section: dict[str, Any], source: str, path: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
         raise ConfigError(f"{source}: {path} is {shown(value)}; expected a number from 0 (1e-4 is written 1.0e-4)")
     return float(value)
+
+
+def _tolerance(tree: Any, source: str, path: str) -> Tolerance:
+    section = _section(tree, source, path, ("rms", "largest"))
+    return Tolerance(_number(section, source, f"{path}.rms"), _number(section, source, f"{path}.largest"))
 
 
 def _share(section: dict[str, Any], source: str, path: str) -> float:

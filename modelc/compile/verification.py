@@ -21,7 +21,7 @@ from modelc.frontend.quantize.write import write_quantized
 from modelc.package import Package, read_choices, read_package
 from modelc.scratch import TemporaryFolder
 from modelc.verify.check import other_model
-from modelc.verify.compare import BF16, Tolerance
+from modelc.verify.compare import BF16, F16, Tolerance
 from modelc.verify.kernels.blueprint import Blueprint
 from modelc.verify.kernels.samples import EFFORTS
 from modelc.verify.report import Report
@@ -38,12 +38,14 @@ def verify(
     atol: float = ATOL,
     per_layer: bool = False,
     bf16: Tolerance = BF16,
+    f16: Tolerance = F16,
     check: str = "default",
     progress: Progress = lambda stage, text: None,
 ) -> Report:
     """Judges every kernel of a package by itself, and compares the whole with ONNX Runtime on `inputs`, or on `samples`
-    drawn ones for each variant; what is computed through bfloat16 has to be as near as `bf16` says, everything else as
-    `rtol` and `atol` say. `check` (quick, default, thorough) is how many numbers of each kernel are looked at.
+    drawn ones for each variant; what is computed through bfloat16 has to be as near as `bf16` says, in float16 as
+    `f16` says, everything else as `rtol` and `atol` say. `check` (quick, default, thorough) is how many numbers of each
+    kernel are looked at.
     `per_layer` compares every kernel with ONNX Runtime's piece of the model too. `progress` is told each stage and what
     it is at."""
     with blaming(f"package {package}, model {model}"), ExitStack() as stack:
@@ -68,7 +70,7 @@ def verify(
             notes.append(f"its kernels cannot be judged by that file, whose Tasks are others: {error}")
         if not read_choices(read):
             notes.append("its kernels cannot be judged by themselves, for choices.json does not say how they were made")
-        limits = (rtol, atol, bf16)
+        limits = (rtol, atol, bf16, f16)
         report = verify_outputs(
             Path(package),
             Path(model),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,13 +39,15 @@ def instructions(path: str | Path, inputs: Mapping[str, NDArray[Any]]) -> int:
         (folder / "inputs.bin").write_bytes(input_bytes(package, variant, inputs))
         files = [str(folder / "inputs.bin"), str(folder / "outputs.bin")]
         command = [*counter, *files, "--variant", str(variant)]
+        return of_a_run(lambda runs: [*command, "--repeat", str(runs)], str(path))
 
-        def collected(runs: int) -> int:
-            return _collected([*command, "--repeat", str(runs)], str(path))
 
-        one, two = collected(1), collected(2)
-        more = min(MOST_RUNS, ENOUGH // max(two - one, 1))
-        return two - one if more <= 1 else round((collected(1 + more) - one) / more)
+def of_a_run(command: Callable[[int], list[str]], what: str, first: int = 1) -> int:
+    """What a run takes of what `command` says how to count for a number of runs: what more runs take more than the
+    `first`. Raises ToolchainError, which names `what` ran."""
+    before, after = (_collected(command(runs), what) for runs in (first, first + 1))
+    more = min(MOST_RUNS, ENOUGH // max(after - before, 1))
+    return after - before if more <= 1 else round((_collected(command(first + more), what) - before) / more)
 
 
 def _valgrind(package: Package, folder: Path) -> list[str]:
@@ -71,6 +73,12 @@ def _emulator(package: Package) -> list[str]:
             "Debian's qemu-user, which takes plugins (qemu-user-static takes none)"
         )
     _, *arguments = driver(package)
+    return counting(emulator, arguments)
+
+
+def counting(emulator: str, arguments: Sequence[str]) -> list[str]:
+    """The command that runs `arguments` under `emulator`, one of QEMU's that takes plugins, and counts. Raises
+    ToolchainError."""
     for version in VERSIONS:
         counter = [emulator, "-plugin", str(_plugin(version)), *arguments]
         tried = subprocess.run(counter, capture_output=True, text=True, errors="replace", timeout=SECONDS)

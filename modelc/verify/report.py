@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from modelc.verify.compare import FILTERED, Distance, Tolerance
-from modelc.verify.kernels.report import KernelReport
+from modelc.verify.kernels.report import OUT_OF_RANGE, KernelReport
 
 EXPLAINED, SILENT = "rounding explains it", "cannot say"
 MOVING = "cannot say, but ONNX Runtime's own numbers move as far when its inputs move by a hundredth of the tolerance"
+HALF = "float16"
 NAMED = 3  # kernels or values that a note names
 
 
@@ -61,13 +62,16 @@ class LayerReport:
 @dataclass(frozen=True)
 class Report:
     """`failure` says why nothing could be compared, `notes` what to know beside the result. `kernels` were judged by
-    themselves, `layers` compared with ONNX Runtime's pieces of the model; both are in the order of execution. `bf16` is
-    the policy for outputs that were computed through 16-bit floats, in place of `rtol` and `atol`."""
+    themselves, `layers` compared with ONNX Runtime's pieces of the model; both are in the order of execution. `bf16`
+    and `f16` are the policies for outputs that were computed through these floats, in place of `rtol` and `atol`;
+    `narrow` says through which they were (bfloat16, float16, or none)."""
 
     reference: str
     rtol: float
     atol: float
     bf16: Tolerance
+    f16: Tolerance
+    narrow: str
     seed: int
     samples: int
     outputs: tuple[OutputReport, ...]
@@ -80,6 +84,11 @@ class Report:
     def passed(self) -> bool:
         right = all(output.passed for output in self.outputs) and all(kernel.passed for kernel in self.kernels)
         return self.failure is None and right
+
+    @property
+    def policy(self) -> Tolerance:
+        """For outputs that were computed through 16-bit floats."""
+        return self.f16 if self.narrow == HALF else self.bf16
 
     @property
     def first_departure(self) -> LayerReport | None:
@@ -112,7 +121,7 @@ class Report:
         parts = [f"worst relative RMS error {max(near):.1e}"] if near else []
         parts += [self._amplification(output) for output in self.outputs if output.amplified]
         if any(output.rounded for output in self.outputs):
-            parts.append(f"through 16-bit floats, for which {self.bf16.rms:.1e} is allowed")
+            parts.append(f"through {self.narrow}, for which {self.policy.rms:.1e} is allowed")
         if any(output.filtered for output in self.outputs):
             parts.append(f"by fewer multiplications (Winograd, Strassen), for which {FILTERED.rms:.1e} is allowed")
         if judged := [kernel for kernel in self.kernels if kernel.samples]:
@@ -171,10 +180,14 @@ class Report:
         if not output.rounded:
             whole = f", or {FILTERED.rms:g}, and {FILTERED.largest:g} of the largest element, by fewer multiplications"
             return f"allowed: {self.atol:g} + {self.rtol:g} * |reference|{whole * output.filtered}"
-        return (
-            f"allowed through 16-bit floats: {self.bf16.rms:g} and {self.bf16.largest:g} of the largest element, and "
-            "no difference in whole numbers; --precision auto keeps in float32 what needs it"
+        allowed = (
+            f"allowed through {self.narrow}: {self.policy.rms:g} and {self.policy.largest:g} of the largest element, "
+            "and no difference in whole numbers"
         )
+        if self.narrow != HALF:
+            return f"{allowed}; --precision auto keeps in float32 what needs it"
+        beyond = "" if math.isfinite(output.distance.max_abs) else f"; {OUT_OF_RANGE}"
+        return f"{allowed}{beyond}"
 
     def to_json(self) -> dict[str, Any]:
         """JSON has no infinity and no NaN: they become null."""
@@ -188,6 +201,7 @@ class Report:
             "samples": self.samples,
             "worst_rms_rel": worst,
             "bf16": asdict(self.bf16),
+            "f16": asdict(self.f16),
             "rounded": [o.name for o in self.outputs if o.rounded],
             "filtered": [o.name for o in self.outputs if o.filtered],
             "amplified": [o.name for o in self.outputs if o.amplified],

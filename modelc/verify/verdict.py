@@ -1,8 +1,8 @@
 """Whether a package is right (docs/verify.md).
 
 kernels     every kernel by itself computes, from what it really read, what it means (kernels/)
-whole       every output is near ONNX Runtime's: within `rtol` and `atol`; what went through bfloat16, or by fewer
-            multiplications, as a whole
+whole       every output is near ONNX Runtime's: within `rtol` and `atol`; what went through bfloat16 or float16, or by
+            fewer multiplications, as a whole
 witness     where an output is not near and all kernels are right, each is compared with ONNX Runtime's piece of the
             model on the same inputs (witness.py): if all agree, the model amplifies what rounding leaves
 """
@@ -39,6 +39,7 @@ from modelc.verify.check import (
 )
 from modelc.verify.compare import (
     BF16,
+    F16,
     HALVES,
     QUANTIZED,
     Distance,
@@ -70,6 +71,7 @@ def verify_outputs(
     rtol: float = RTOL,
     atol: float = ATOL,
     bf16: Tolerance = BF16,
+    f16: Tolerance = F16,
     every_variant: bool = False,
     blueprints: Sequence[Blueprint] = (),
     check: str = "default",
@@ -79,11 +81,11 @@ def verify_outputs(
 ) -> Report:
     """Runs both on `inputs`, or on `samples` drawn inputs for every variant of the package; with `every_variant`, the
     others than that of `inputs` are not left out. What was fixed of the model's inputs is given to it too. `bf16` is
-    the policy for outputs computed through bfloat16. A package that crashes or does not end fails; one whose files are
-    damaged raises PackageError, inputs that do not fit InputError. Kernels are judged by the `blueprints` of all
-    variants, none where these are not known, with an effort of EFFORTS, or with a `brief` one, which takes a small
-    share of the time that compiling takes; `per_layer` compares them with ONNX Runtime's pieces too, whether or not an
-    output departs. `say` is told how many kernels of how many have run."""
+    the policy for outputs computed through bfloat16, `f16` for those in float16. A package that crashes or does not end
+    fails; one whose files are damaged raises PackageError, inputs that do not fit InputError. Kernels are judged by the
+    `blueprints` of all variants, none where these are not known, with an effort of EFFORTS, or with a `brief` one,
+    which takes a small share of the time that compiling takes; `per_layer` compares them with ONNX Runtime's pieces
+    too, whether or not an output departs. `say` is told how many kernels of how many have run."""
     read = read_package(package, check=True)
     if inputs is not None:
         inputs = without_constants(fixed_inputs(read), inputs)
@@ -94,7 +96,9 @@ def verify_outputs(
     effort = replace(effort, work=effort.work / len(read.manifest.variants))
     with ExitStack() as stack:
         wanted = stack.enter_context(Reference(read, model))
-        whole = _Whole(read, wanted.path, rtol, atol, bf16, bool(blueprints))
+        narrow = multiplied(read)
+        policy = f16 if narrow == "float16" else bf16
+        whole = _Whole(read, wanted.path, rtol, atol, policy, bool(blueprints))
         reference = whole.reference(stack)
         inside = [_Inside.of(read, number, blueprint, effort, seed) for number, blueprint in enumerate(blueprints)]
         failure: str | None = None
@@ -141,7 +145,16 @@ def verify_outputs(
     outputs = tuple(whole.outputs.values())
     about = reference.about
     told = tuple(dict.fromkeys(filter(None, notes)))
-    return Report(about, rtol, atol, bf16, seed, compared, outputs, kernels, layers, failure, told)
+    return Report(about, rtol, atol, bf16, f16, narrow, seed, compared, outputs, kernels, layers, failure, told)
+
+
+def multiplied(package: Package) -> str:
+    """The 16-bit floats that outputs are computed through: a package has those of one precision. "" where none are."""
+    plans = package.manifest.variants
+    if not any(plan.rounded for plan in plans):
+        return ""
+    dtypes = {step.dtype for plan in plans for step in plan.steps}
+    return "float16" if "float16" in dtypes and "bfloat16" not in dtypes else "bfloat16"
 
 
 def _notes(kernels: Sequence[Any], judged: bool) -> list[str]:
@@ -232,8 +245,8 @@ class _Inside:
         }
         try:
             tolerance = (max(whole.rtol, RTOL), max(whole.atol, ATOL))  # no piece is equal to the last bit
-            read = self.judge.assembled()
-            return compare_pieces(model, feed, values, read, tolerance, whole.bf16, whole.filters, self.judge.explains)
+            limits = (tolerance, whole.policy, whole.filters)
+            return compare_pieces(model, feed, values, self.judge.assembled(), *limits, self.judge.explains)
         except EngineError as error:
             whole.notes.append(f"kernels cannot be compared with ONNX Runtime's pieces of the model: {error}")
             return ()
@@ -261,7 +274,7 @@ class _Whole:
     model: Path
     rtol: float
     atol: float
-    bf16: Tolerance
+    policy: Tolerance  # of what is computed through 16-bit floats
     judged: bool  # whether kernels are, by themselves
     outputs: dict[str, OutputReport] = field(default_factory=dict)
     witnessed: dict[int, tuple[LayerReport, ...]] = field(default_factory=dict)  # by variant
@@ -299,7 +312,7 @@ class _Whole:
 
     def _distance(self, name: str, ours: NDArray[Any], reference: NDArray[Any]) -> Distance:
         if name in self.rounded:
-            return rounded_distance(ours, reference, self.bf16)
+            return rounded_distance(ours, reference, self.policy)
         plainly = filtered_distance if self.filters else distance
         apart = plainly(ours, reference, self.rtol, self.atol)
         if apart.passed or not self.halves:

@@ -33,7 +33,7 @@ MOVES, MOST_MOVES = 4, 3.0  # runs on inputs that are moved; how often as far as
 
 @dataclass(frozen=True)
 class Written:
-    """A value as a kernel wrote it, as the model has it; `rounded`: it was computed through bfloat16."""
+    """A value as a kernel wrote it, as the model has it; `rounded`: it was computed through 16-bit floats."""
 
     kernel: str
     nodes: tuple[str, ...]
@@ -54,13 +54,14 @@ def compare_pieces(
     values: Mapping[str, Written],
     assembled: Mapping[str, Array],
     tolerance: tuple[float, float],
-    bf16: Tolerance,
+    policy: Tolerance,
     filters: bool,
     explains: Callable[[str, Array], bool],
 ) -> tuple[LayerReport, ...]:
     """One report for each of `values`, which kernels wrote when the model's inputs were `feed`; `assembled` are those
-    that they read and that were written in parts. `filters`: some kernel makes fewer multiplications; `explains` says
-    of ONNX Runtime's numbers whether rounding explains how far they are from a kernel's."""
+    that they read and that were written in parts. `policy` is that of what is computed through 16-bit floats.
+    `filters`: some kernel makes fewer multiplications; `explains` says of ONNX Runtime's numbers whether rounding
+    explains how far they are from a kernel's."""
     rtol, atol = tolerance
     with TemporaryFolder("pieces") as folder, ExitStack() as stack:
         bare, pieces = Path(folder) / "model.onnx", Path(folder) / "pieces.onnx"
@@ -81,7 +82,7 @@ def compare_pieces(
         for name, value in values.items():
             ours, wanted, steps = value.array, reference[name], 0
             if value.rounded:
-                apart = rounded_distance(ours, wanted, bf16)
+                apart = rounded_distance(ours, wanted, policy)
             else:
                 apart, steps = judged(
                     ours, wanted, made.spans.get(name, Span(None, 0)), tensors.__getitem__, rtol, atol

@@ -59,7 +59,7 @@ def test_bombs_are_refused(tmp_path, number) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["simplify", "precision", "partition", "attention", "winograd", "rtol", "samples", "bf16"]
+    "key", ["simplify", "precision", "partition", "attention", "winograd", "rtol", "samples", "bf16", "f16"]
 )
 def test_aliases_that_stand_for_billions_are_not_printed(tmp_path, key) -> None:
     aliases = "".join(f"- &a{k} [*a{k - 1}, *a{k - 1}]\n" for k in range(1, 60))

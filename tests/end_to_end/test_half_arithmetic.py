@@ -16,10 +16,12 @@ from onnx import TensorProto, helper, numpy_helper
 import modelc
 from modelc.compile.explain import explained
 from modelc.compile.result import CompileResult
-from modelc.errors import TargetError
+from modelc.errors import TargetError, VerificationError
 from modelc.package import read_package
 from modelc.target import load_target
+from modelc.verify.compare import BF16, F16
 from modelc.verify.report import Report
+from modelc.verify.verdict import verify_outputs
 
 BOARD = "cortex-a76"
 
@@ -105,6 +107,30 @@ def test_a_weight_that_is_off_by_a_quarter_is_noticed(package: Path, tmp_path: P
     onnx.save(other, tmp_path / "other.onnx")
     report = modelc.verify_package(package, tmp_path / "other.onnx")
     assert not report.passed and report.first_wrong is not None and "w1" in report.first_wrong.nodes
+
+
+def test_what_bfloat16_may_be_off_by_is_refused_in_float16(package: Path, tmp_path: Path) -> None:
+    """A last layer that is 1.5 % off: more than verify.f16 allows, and less than verify.bf16."""
+    other = onnx.load(network(tmp_path / "model.onnx"))
+    last = next(tensor for tensor in other.graph.initializer if tensor.name == "w4")
+    last.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(last) * np.float32(1.015), last.name))
+    onnx.save(other, tmp_path / "other.onnx")
+    report = verify_outputs(package, tmp_path / "other.onnx", samples=1)
+    (output,) = report.outputs
+    assert F16.rms < output.distance.rms_rel < BF16.rms and output.distance.max_abs
+    assert not report.passed and "allowed through float16: 0.01 and 0.05 of the largest element" in report.sentence()
+    assert verify_outputs(package, tmp_path / "other.onnx", samples=1, f16=BF16).passed
+
+
+def test_what_leaves_the_range_is_refused_with_its_reason(tmp_path: Path) -> None:
+    emulator_of(load_target(BOARD))
+    model = onnx.load(network(tmp_path / "model.onnx"))
+    first = model.graph.initializer[0]
+    first.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(first) * np.float32(6e4), first.name))
+    onnx.save(model, tmp_path / "large.onnx")
+    with pytest.raises(VerificationError, match=r"'b' at .*: inf, expected .*float16 ends at 65504.*--precision f32"):
+        modelc.compile(tmp_path / "large.onnx", BOARD, tmp_path / "p", precision="f16")
+    assert not (tmp_path / "p").exists()
 
 
 def test_a_target_without_it_is_refused_before_anything_is_written(tmp_path: Path) -> None:

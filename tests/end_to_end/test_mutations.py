@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from emulated_kernels import emulator_of
 from mutant_nests import changed, changes
 from mutant_subjects import Subject
 from mutant_truth import Truth
@@ -33,8 +34,11 @@ def windows(asked: Asked) -> Subject:
     return Subject.of("windows", asked.models, asked.target, asked.folder)
 
 
-@pytest.mark.parametrize("name", ["windows", "qdq", "qdq7", "int4", "control"])
+@pytest.mark.parametrize("name", ["windows", "qdq", "qdq7", "int4", "control", "halves", "halves:f16"])
 def test_a_slice(asked: Asked, name: str) -> None:
+    if name.endswith(":f16"):
+        asked = replace(asked, target=load_target("cortex-a76"))
+        emulator_of(asked.target)
     subject = Subject.of(name, asked.models, asked.target, asked.folder)
     assert not list(false_alarms(subject, [0], asked))
     results = list(judged(subject, range(MUTANTS), asked))

@@ -299,6 +299,8 @@ def test_the_default_configuration_has_the_passes_of_modelc_passes() -> None:
 
 def test_a_configuration_reads_back_equal() -> None:
     assert parse_config(DEFAULT.to_json(), "again") == DEFAULT
+    earlier = {name: value for name, value in VERIFY.items() if name not in ("check", "f16")}
+    assert parse_config({**DEFAULT.to_json(), "verify": earlier}, "an earlier one") == DEFAULT
 
 
 @pytest.mark.parametrize(
@@ -311,6 +313,7 @@ def test_a_configuration_reads_back_equal() -> None:
         ({"verify": {**VERIFY, "samples": 0}}, "verify.samples is 0"),
         ({"verify": {**VERIFY, "bf16": {"rms": 0.02}}}, "verify.bf16 lacks the key 'largest'"),
         ({"verify": {**VERIFY, "bf16": {"rms": -1, "largest": 1}}}, "verify.bf16.rms is -1"),
+        ({"verify": {**VERIFY, "f16": {"rms": 0.01}}}, "verify.f16 lacks the key 'largest'"),
         ({"precision": "fp8"}, "precision is 'fp8'; expected f32, bf16, f16, auto"),
         ({"codegen": {"flush_denormals": "maybe", "check_addresses": True}}, "codegen.flush_denormals is 'maybe'"),
         ({"codegen": {"flush_denormals": True, "check_addresses": 1}}, "codegen.check_addresses is 1"),

@@ -322,7 +322,7 @@ def test_a_package_in_bfloat16_says_so_and_is_rebuilt_from_its_choices(tmp_path)
     assert "precision bf16: 3 of 3 contractions in bfloat16" in manifest.notes
     report = result.report
     assert report is not None and report.passed and report.outputs[0].rounded
-    assert 1e-6 < report.outputs[0].distance.rms_rel < 2e-2 and "through 16-bit floats, for which" in report.sentence()
+    assert 1e-6 < report.outputs[0].distance.rms_rel < 2e-2 and "through bfloat16, for which" in report.sentence()
     assert manifest.verification is not None and manifest.verification["rounded"] == ["y"]
     assert manifest.verification["bf16"] == {"rms": 2e-2, "largest": 1e-1}
     assert read_choices_file(tmp_path / "p").config.policy.precision == "bf16"
@@ -334,7 +334,7 @@ def test_a_package_in_bfloat16_says_so_and_is_rebuilt_from_its_choices(tmp_path)
 
 @native
 def test_a_package_out_of_policy_is_refused(tmp_path) -> None:
-    with pytest.raises(VerificationError, match=r"allowed through 16-bit floats: 1e-06 and 0\.1 of the largest"):
+    with pytest.raises(VerificationError, match=r"allowed through bfloat16: 1e-06 and 0\.1 of the largest"):
         modelc.compile(small.model(), None, tmp_path / "p", small.SHAPES[:1], strict(1e-6), precision="bf16")
     assert not list(tmp_path.iterdir())
 

@@ -45,7 +45,7 @@ def test_what_auto_keeps_in_float32_is_decided_before_tuning(tmp_path, monkeypat
 
 @native
 def test_what_is_out_of_policy_ends_before_anything_is_measured(tmp_path) -> None:
-    with pytest.raises(VerificationError, match=r"allowed through 16-bit floats: 1e-06 and 0\.1 of the largest"):
+    with pytest.raises(VerificationError, match=r"allowed through bfloat16: 1e-06 and 0\.1 of the largest"):
         tuned(tmp_path / "p", config=strict(1e-6), database=tmp_path / "d")
     with Database(tmp_path / "d", write=False) as database:
         assert not list(database.records())

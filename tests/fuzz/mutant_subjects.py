@@ -1,7 +1,7 @@
 """What wrong packages are made of: a right one, and all that it was compiled from.
 
 Models are named as their files are (MODELS/NAME.onnx, with the shapes of tests/models.yaml), or as the small ones that
-are built here, or graph-SEED for a random one (random_graphs.py); NAME:bf16 is compiled for bfloat16.
+are built here, or graph-SEED for a random one (random_graphs.py); NAME:bf16 and NAME:f16 are compiled so.
 """
 
 from __future__ import annotations
@@ -152,6 +152,29 @@ def int4() -> onnx.ModelProto:
     return model_seeds.model_of(nodes, given, made, weights, ("com.microsoft",))
 
 
+def halves() -> onnx.ModelProto:
+    """Convolutions of every kind in a model of float16, a sum of more terms than one in float16 may have, a product of
+    one row, whose weights stay in float16 where everything else is computed in float32."""
+    rng, half = np.random.default_rng(0), onnx.TensorProto.FLOAT16
+    shapes = {"w1": (24, 8, 3, 3), "w2": (24, 1, 3, 3), "w3": (320, 24, 1, 1), "w4": (16, 320, 1, 1), "w5": (16, 12)}
+    weights = {n: (rng.standard_normal(s) / np.prod(s[1:]) ** 0.5).astype(np.float16) for n, s in shapes.items()}
+    weights |= {n: np.float16(bound) for n, bound in (("low", 0), ("high", 6))}
+    weights["bias"] = rng.standard_normal(12).astype(np.float16)
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["c1"], "conv", pads=[1] * 4),
+        helper.make_node("Relu", ["c1"], ["r"], "relu"),
+        helper.make_node("Conv", ["r", "w2"], ["c2"], "each", pads=[1] * 4, group=24, strides=[2, 2]),
+        helper.make_node("Clip", ["c2", "low", "high"], ["l"], "clip"),
+        helper.make_node("Conv", ["l", "w3"], ["c3"], "wide"),
+        helper.make_node("Relu", ["c3"], ["d"], "deep"),
+        helper.make_node("Conv", ["d", "w4"], ["c4"], "narrow"),
+        helper.make_node("GlobalAveragePool", ["c4"], ["g"], "mean"),
+        helper.make_node("Flatten", ["g"], ["f"], "flatten"),
+        helper.make_node("Gemm", ["f", "w5", "bias"], ["y"], "fc"),
+    ]
+    return model_seeds.model_of(nodes, [("x", half, [1, 8, 15, 15])], [("y", half, [1, 12])], weights)
+
+
 def control() -> onnx.ModelProto:
     """A Loop as often as data says, over rows of a table and what it carries, a Scan along its result, and an If."""
     f, i, b = model_seeds.F, model_seeds.I, model_seeds.B
@@ -206,5 +229,6 @@ SMALL: dict[str, Callable[[], onnx.ModelProto]] = {
     "qdq": qdq,
     "qdq7": lambda: qdq(63),
     "int4": int4,
+    "halves": halves,
     "control": control,
 }

@@ -1,4 +1,4 @@
-"""A mutation test of `verify`: python tests/fuzz mutants [MODEL[:bf16]...] [--mutants N] [--false-alarms N]
+"""A mutation test of `verify`: python tests/fuzz mutants [MODEL[:bf16|:f16]...] [--mutants N] [--false-alarms N]
 
 Of each model, a right package is made, and N wrong ones (mutants.py), each drawn from the seed and its number: a
 constant that is scaled or swapped, a kernel without its rectifier, its bias, a tap at one border, the last iteration of

@@ -29,7 +29,7 @@ from modelc.verify.kernels.demand import Definitions, Evaluator
 from modelc.verify.kernels.inverse import CannotSay
 from modelc.verify.kernels.meaning import ROUNDOFF, Imported, channels_of, every_graph, of_task
 from modelc.verify.kernels.reading import Reading, Verdict
-from modelc.verify.kernels.report import KernelReport, Silence
+from modelc.verify.kernels.report import OUT_OF_RANGE, KernelReport, Silence
 from modelc.verify.kernels.rounding import Rounded, is_float
 from modelc.verify.kernels.samples import Effort, chosen, telling
 from modelc.verify.kernels.shadow import Shadow
@@ -305,7 +305,7 @@ class Judge:
         compiled = self.blueprint.scheduled[bound.task.hash]
         if _rounds_otherwise(compiled):
             readings = [self._allowing(reading, call, buffer, compiled) for reading in readings]
-        return [reading.verdict for reading in readings]
+        return [_with_range(reading.verdict) if narrow == "float16" else reading.verdict for reading in readings]
 
     def _by_model(
         self, call: KernelCall, name: str, ours: Array, index: tuple[Array, ...], narrow: str
@@ -401,6 +401,11 @@ class Judge:
         at = index_in(call.placed(buffer), derived.buffer(names[buffer]), elements, index)
         narrow = self._multiplied(call.use.bound)
         return np.asarray(self._evaluated(of_task(derived, arrays, narrow), 1 << 28, names[buffer], at).bound)
+
+
+def _with_range(verdict: Verdict) -> Verdict:
+    """The verdict on a kernel in float16, which says so where what overflowed is wrong."""
+    return replace(verdict, sentence=f"{verdict.sentence}; {OUT_OF_RANGE}") if verdict.beyond else verdict
 
 
 def _rounds_otherwise(compiled: Scheduled) -> bool:

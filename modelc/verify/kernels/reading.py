@@ -17,7 +17,8 @@ Array = NDArray[Any]
 @dataclass(frozen=True)
 class Verdict:
     """Samples against their meaning: how many, the largest distance in units of its bound, where that is and what it
-    is; `open`: of how many nothing can be told. `width` is the median of bounds in proportion to the numbers."""
+    is; `open`: of how many nothing can be told. `width` is the median of bounds in proportion to the numbers.
+    `beyond`: it is infinite, or no number, where one is expected."""
 
     samples: int
     worst: float
@@ -25,6 +26,7 @@ class Verdict:
     by: str
     sentence: str
     width: float = 0.0
+    beyond: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,4 +93,5 @@ class Reading:
         widths = self.limit[compared] / np.abs(wanted[compared].astype(np.float64))
         width = float(np.median(widths)) if widths.size else 0.0
         judged = int(ratios.size - open_.sum())
-        return Verdict(judged, float(ratios.reshape(-1)[k]), int(open_.sum()), self.by, sentence, width)
+        beyond = bool(np.isfinite(expected) and not np.isfinite(number))
+        return Verdict(judged, float(ratios.reshape(-1)[k]), int(open_.sum()), self.by, sentence, width, beyond)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from modelc.verify.kernels.reading import Verdict
 
 Array = NDArray[Any]
+OUT_OF_RANGE = "float16 ends at 65504, and a sum of several numbers too: compile with --precision f32"
 SMALL = 64  # elements of a result of which each is looked at for whether it varies
 
 
