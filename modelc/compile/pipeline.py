@@ -65,7 +65,7 @@ from modelc.partition.narrow_products import require
 from modelc.passes import Machine, run_passes
 from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.space.choose import Schedules, accepted
-from modelc.space.constants import Within, kept_within, model_bytes
+from modelc.space.constants import MOST_GROWTH, QUANTIZED_GROWTH, Within, is_quantized, kept_within, model_bytes
 from modelc.space.rules.derivation import rounding_error
 from modelc.space.shared_packing import SharedPacking, shared_packing_of
 from modelc.target import Target
@@ -186,6 +186,7 @@ class Run:
             notes=(
                 *spec.notes,
                 *run.notes,
+                *(self.limits.notes(run.within) if self.quantized else ()),
                 *(self.recorded.notes if self.recorded else ()),
                 *priced_as_another(self.target.cpu),
             ),
@@ -321,6 +322,11 @@ class Run:
         return max(constant_bytes(g, self.config.policy.precision, self.target) for g in self.imported.graphs)
 
     @cached_property
+    def quantized(self) -> bool:
+        """Whether the model's constants are bytes, for the most part."""
+        return any(map(is_quantized, self.imported.originals))
+
+    @cached_property
     def toolchain(self) -> Toolchain:
         """What compiles and links for the target."""
         return find_toolchain(self.target.triple, self.form.libc, self.form.cc, self.form.ar)
@@ -354,7 +360,8 @@ class Run:
                 self.shared_packing = shared_packing_of(programs, self.schedules, given)
                 shared = self.shared_packing.schedules
                 limit = self.limits.params_bytes(model_bytes(programs))
-                self.within = kept_within(programs, self.schedules, given, shared, limit)
+                growth = QUANTIZED_GROWTH if self.quantized else MOST_GROWTH
+                self.within = kept_within(programs, self.schedules, given, shared, limit, growth)
                 self.schedules.prefer({**shared, **self.within.schedules})
             scheduled = {}
             for key, task in tasks.items():

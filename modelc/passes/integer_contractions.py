@@ -31,7 +31,6 @@ from modelc.passes.machine import ANY, BYTES, WEIGHTS, WIDE, Machine, Multiplied
 from modelc.passes.pattern import Bind, Constant, Editor, Match, Op, Rule, rewrite
 from modelc.passes.quantized import (
     LARGEST_SUM,
-    MOVES,
     Operand,
     can_be_narrowed,
     centred_weights,
@@ -108,8 +107,6 @@ class Integers:
         scaled = Op("Mul", Op("Cast", Bind("sum"), name="cast"), Constant("factor"))
         to = (Constant("s"), Constant("z"))
         return (
-            Rule(Op("|".join(MOVES), REAL, more=True), sunk),
-            Rule(Op("QuantizeLinear", REAL, Constant("to"), more=True), same),
             Rule(Op("Conv|MatMul|Gemm", Bind("a"), Bind("b"), more=True), self.contraction, private=False),
             Rule(Op("QuantizeLinear", scaled, *to), requantized),
             Rule(Op("QuantizeLinear", Op("Relu", scaled, name="relu"), *to), requantized),
@@ -293,37 +290,6 @@ def with_border(e: Editor, x: str, zero: int, around: Sequence[tuple[int, int]])
     pads = [before for before, _ in around] + [after for _, after in around]
     fill = e.constant(np.asarray(zero), f"{x}_zero", e.value(x).dtype)
     return e.add("Pad", (x, e.constant(pads, f"{x}_pads"), fill))
-
-
-def sunk(e: Editor, m: Match) -> str | None:
-    """What moves or chooses numbers does so before they are dequantized by one scale: fewer bytes are moved."""
-    node, source = m.root, e.producer(m["real"])
-    scale = e.data(m["s"])
-    assert source is not None and scale is not None
-    if scale.size != 1 or (scale <= 0).any() or len([o for o in node.outputs if o]) > 1 or node.inputs[0] != m["real"]:
-        return None
-    if e.value(m["x"]).dtype not in BYTES or e.data(m["x"]) is not None:
-        return None
-    moved = e.again(node, (m["x"], *node.inputs[1:]))
-    return e.again(source, (moved, *source.inputs[1:]))
-
-
-def same(e: Editor, m: Match) -> str | None:
-    """Quantized by what it was dequantized by: round((q - z) * s / s) + z is q."""
-    node, source = m.root, e.producer(m["real"])
-    assert source is not None
-    written, read = (_numbers(e, n) for n in (node, source))
-    if written is None or written != read or e.value(m["x"]).dtype != e.value(node.outputs[0]).dtype:
-        return None
-    return m["x"]
-
-
-def _numbers(e: Editor, node: Node) -> tuple[float, float] | None:
-    """Scale and zero point, where there is one of each."""
-    scale, zero = e.data(node.inputs[1]), e.data(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(1)
-    if scale is None or zero is None or scale.size != 1 or zero.size != 1:
-        return None
-    return float(scale.item()), float(zero.item())
 
 
 def requantized(e: Editor, m: Match) -> str | None:
