@@ -72,7 +72,7 @@ class IntegerContractions:
         if self.units:
             model, taken = graph, {u.activations for u in self.units}
             graph = graph if WIDE in taken else restored(graph, taken)
-            graph = rewrite(rewrite(graph, Integers(self.units).rules()), FACTORS)
+            graph = rewrite(rewrite(graph, Integers(self.machine).rules()), FACTORS)
             graph = read_as_stored(EliminateCommonSubexpressions()(graph), model)
         graph = replace(graph, notes=(*graph.notes, *self.notes(graph)))
         return widened(rounded(graph)) if self.units else graph
@@ -83,7 +83,7 @@ class IntegerContractions:
         for node in graph.nodes:
             name = (node.source or (node.name,))[0]
             if node.op in CONTRACTIONS and any(is_dequantized(editor, x) for x in node.inputs[:2]):
-                reason = refusal(editor, node, self.units) or "what reads it cannot"
+                reason = refused(editor, node, self.machine) or "what reads it cannot"
                 reasons.setdefault(("float32", reason), []).append(name)
             elif node.op in WHOLE and (why := whole_refusal(editor, node, self.units)):
                 reasons.setdefault(("int32, without an instruction for bytes", why), []).append(name)
@@ -101,7 +101,11 @@ class IntegerContractions:
 class Integers:
     """The rules for what a target multiplies."""
 
-    units: tuple[Multiplied, ...]
+    machine: Machine
+
+    @property
+    def units(self) -> tuple[Multiplied, ...]:
+        return self.machine.units
 
     def rules(self) -> tuple[Rule, ...]:
         scaled = Op("Mul", Op("Cast", Bind("sum"), name="cast"), Constant("factor"))
@@ -119,7 +123,7 @@ class Integers:
     def contraction(self, e: Editor, m: Match) -> str | None:
         """Conv, MatMul and Gemm over DequantizeLinear."""
         node = m.root
-        if refusal(e, node, self.units) is not None:
+        if refused(e, node, self.machine) is not None:
             return None
         x, w = operand(e, node.inputs[0]), operand(e, node.inputs[1])
         assert x is not None and w is not None
@@ -268,6 +272,11 @@ class Integers:
         scale = e.constant(factor.reshape(-1, *spatial), f"{node.inputs[3]}_scale", "float32")
         real = e.add("Mul", (e.add("Cast", (total,), {"to": "float32"}), scale))
         return e.add("QuantizeLinear", (real, e.constant(np.float32(1), "one", "float32"), node.inputs[7]))
+
+
+def refused(e: Editor, node: Node, machine: Machine) -> str | None:
+    """Why a contraction of quantized operands is not one of whole numbers on a machine; None where it is."""
+    return refusal(e, node, machine.units) or next((machine.real[s] for s in node.source if s in machine.real), None)
 
 
 def summed_up(e: Editor, x: str, zero: int, window: tuple[tuple[int, ...], Mapping[str, Any]] | None) -> str:

@@ -120,9 +120,9 @@ def kept_within(
     ]
     named = {bound.task.hash: bound.task for program in programs for bound in program.kernels}
     candidates = dict(_candidates(readers, schedules, given, preferred, changed))
-    growth = _growth(named, constants, taken, candidates)
+    grown = _growth(named, constants, taken, candidates)
     parts = tuple(seconds / all_ if all_ else 0.0 for seconds, all_ in zip(lost, total, strict=True))
-    return Within(plain, small + _bytes(taken.values()), parts, changed, growth)
+    return Within(plain, small + _bytes(taken.values()), parts, changed, grown)
 
 
 def _best_move(
