@@ -6,6 +6,7 @@ padding.py       dimensions along which inputs may be shorter
 choices.py       choices.json: what an earlier package chose
 stages.py        names and times of the stages
 precision.py     which contractions multiply bfloat16
+byte_prices.py   which of a quantized model stay in float32 by their price
 programs.py      a model as Programs, in chosen layouts and precision
 publish.py       a package takes its place when it has been found right
 result.py        what `compile` gives back

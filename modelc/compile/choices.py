@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -49,6 +49,7 @@ class Choices:
     float32: tuple[tuple[str, ...], ...]
     layouts: tuple[LayoutChoice, ...]
     recipe: Recipe | Packing | None = None  # where the model was quantized for the package
+    real: Mapping[str, str] = field(default_factory=dict)  # quantized contractions that are float32 by price, and why
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -63,6 +64,7 @@ class Choices:
             "occurrences": {key: self.occurrences[key] for key in sorted(self.occurrences)},
             "float32": [list(names) for names in self.float32],
             "layouts": [choice.to_json() for choice in self.layouts],
+            **({"real": {name: self.real[name] for name in sorted(self.real)}} if self.real else {}),
             **({"quantized": self.recipe.to_json()} if isinstance(self.recipe, Recipe) else {}),
             **({"packed": self.recipe.to_json()} if isinstance(self.recipe, Packing) else {}),
         }
@@ -109,6 +111,7 @@ def parse_choices(data: Any, source: str) -> Choices:
             _read(LayoutChoice.from_json, one, f"{source}: layouts.{k}") for k, one in enumerate(data["layouts"])
         ),
         recipe=_recipe(data, source),
+        real=data.get("real", {}),
     )
 
 

@@ -39,6 +39,25 @@ class Limits:
             return ceil(float(self.params[:-1]) * model)
         return _bytes_of(self.params, "--max-params", FORM)
 
+    def notes(self, within: Within) -> tuple[str, ...]:
+        """What became of the parameters of a quantized model, where nobody says a limit."""
+        from modelc.space.constants import MOST_LOST, QUANTIZED_GROWTH
+
+        if self.params or not within.model_bytes:
+            return ()
+        times, slower = within.stored_bytes / within.model_bytes, max(within.slower, default=0.0)
+        if times > QUANTIZED_GROWTH:
+            return (
+                f"parameters are {times:.2f} times the quantized model's: within {QUANTIZED_GROWTH}x it would be more "
+                f"than {MOST_LOST:.0%} slower by estimate, which --max-params {QUANTIZED_GROWTH}x allows",
+            )
+        if not within.schedules:
+            return ()
+        return (
+            f"parameters are kept within {QUANTIZED_GROWTH} times the quantized model's, {slower:.1%} slower by "
+            "estimate; --max-params 100x takes what is fastest",
+        )
+
     def check_plan(self, spec: PackageSpec, within: Within) -> None:
         """Raises ConfigError where parameters or the arena are larger: what is the least."""
         most = self.params_bytes(within.model_bytes)

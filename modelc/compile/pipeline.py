@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from modelc import __version__
 from modelc.codegen.pack import pack_constant
+from modelc.compile.byte_prices import Reasons, slower_in_bytes
 from modelc.compile.choices import (
     Choices,
     Shapes,
@@ -29,7 +30,7 @@ from modelc.compile.inputs import check_elements, check_states, fitting
 from modelc.compile.limits import Limits
 from modelc.compile.padding import padding_of
 from modelc.compile.precision import DTYPES, Added, constant_bytes, each_rounded, errors_added, narrowing, ways
-from modelc.compile.programs import Partitioning, Programs, parameter_bytes
+from modelc.compile.programs import Partitioning, Programs, attention_bytes, parameter_bytes
 from modelc.compile.publish import Comparison, WrongByFiltering, offering_no_verify, publish
 from modelc.compile.result import CompileResult
 from modelc.compile.stages import Stages, Stopped
@@ -65,7 +66,7 @@ from modelc.partition.narrow_products import require
 from modelc.passes import Machine, run_passes
 from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.space.choose import Schedules, accepted
-from modelc.space.constants import Within, kept_within, model_bytes
+from modelc.space.constants import MOST_GROWTH, QUANTIZED_GROWTH, Within, is_quantized, kept_within, model_bytes
 from modelc.space.rules.derivation import rounding_error
 from modelc.space.shared_packing import SharedPacking, shared_packing_of
 from modelc.target import Target
@@ -100,12 +101,14 @@ def default_threads() -> int:
 @dataclass(frozen=True)
 class Imported:
     """A model as Graphs, one for each set of shapes: as they were imported, and simplified. `padding`: how inputs may
-    be shorter; `inputs`: the data to verify with that is no constant."""
+    be shorter; `inputs`: the data to verify with that is no constant; `real`: what is quantized and multiplied in
+    float32, and why."""
 
     originals: tuple[Graph, ...]
     graphs: tuple[Graph, ...]
     padding: Padding | None
     inputs: Mapping[str, NDArray[Any]] | None
+    real: Reasons
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,7 @@ class Run:
     shared_packing: SharedPacking = field(default_factory=SharedPacking)  # of what was scheduled last
     limits: Limits = field(default_factory=Limits)  # of sizes
     within: Within = field(default_factory=Within)  # how constants were kept within them
+    weighing: bool = True  # whether what a model quantizes is multiplied in bytes by its price
     recipe: Recipe | Packing | None = None  # by which `model` was quantized; `digest` is of the float model then
 
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
@@ -186,6 +190,7 @@ class Run:
             notes=(
                 *spec.notes,
                 *run.notes,
+                *(self.limits.notes(run.within) if self.quantized else ()),
                 *(self.recorded.notes if self.recorded else ()),
                 *priced_as_another(self.target.cpu),
             ),
@@ -286,11 +291,31 @@ class Run:
             for graph in originals if self.stages.dumping else ():
                 dump(show_graph(graph, SHOWN_ELEMENTS))
         with self.stages.stage("simplify", f"{sum(len(g.nodes) for g in originals)} nodes") as dump:
-            machine = Machine.of(self.target, self.config.policy.tensorize)
-            graphs = [run_passes(graph, self.config.simplify, machine, self._on_pass) for graph in originals]
+            real = self._real(originals[0])
+            graphs = [self._simplified(graph, real) for graph in originals]
             for graph in graphs if self.stages.dumping else ():
                 dump(show_graph(graph, SHOWN_ELEMENTS))
-        return Imported(tuple(originals), tuple(graphs), padding, inputs)
+        return Imported(tuple(originals), tuple(graphs), padding, inputs, real)
+
+    def _simplified(self, graph: Graph, real: Reasons) -> Graph:
+        """`graph` after the passes, where the contractions `real` are multiplied in float32."""
+        machine = replace(Machine.of(self.target, self.config.policy.tensorize), real=real)
+        return run_passes(graph, self.config.simplify, machine, self._on_pass)
+
+    def _real(self, original: Graph) -> Reasons:
+        """The quantized contractions of a model that are multiplied in float32 by their price."""
+        if self.locked is not None:
+            return self.locked.real
+        dequantizes = any(node.op == "DequantizeLinear" for node in original.nodes)
+        if self.recipe is not None or not self.weighing or not dequantizes:
+            return {}
+
+        def schedules(graph: Graph) -> Schedules:
+            cold = constant_bytes(graph, self.config.policy.precision, self.target)
+            return Schedules(replace(self.target, cold_bytes=cold), self.config.policy)
+
+        simplified = partial(self._simplified, original)
+        return slower_in_bytes(original, simplified, schedules, attention_bytes(self.target, self.config))
 
     @cached_property
     def drafts(self) -> tuple[Prepared, ...]:
@@ -319,6 +344,11 @@ class Run:
     def cold_bytes(self) -> int:
         """Of the constants of the largest of the graphs."""
         return max(constant_bytes(g, self.config.policy.precision, self.target) for g in self.imported.graphs)
+
+    @cached_property
+    def quantized(self) -> bool:
+        """Whether the model's constants are bytes, for the most part."""
+        return any(map(is_quantized, self.imported.originals))
 
     @cached_property
     def toolchain(self) -> Toolchain:
@@ -354,7 +384,8 @@ class Run:
                 self.shared_packing = shared_packing_of(programs, self.schedules, given)
                 shared = self.shared_packing.schedules
                 limit = self.limits.params_bytes(model_bytes(programs))
-                self.within = kept_within(programs, self.schedules, given, shared, limit)
+                growth = QUANTIZED_GROWTH if self.quantized else MOST_GROWTH
+                self.within = kept_within(programs, self.schedules, given, shared, limit, growth)
                 self.schedules.prefer({**shared, **self.within.schedules})
             scheduled = {}
             for key, task in tasks.items():
@@ -431,7 +462,8 @@ class Run:
         tasks = {key: one.candidate for key, one in compiled.items()}
         constants = tuple(FixedInput.of(name, array) for name, array in self.constants.items())
         made_for = (__version__, self.digest, self.target, self.shapes, constants, self.config)
-        chosen = Choices(*made_for, tasks, occurrences(programs.rounded), programs.kept, programs.layouts, self.recipe)
+        cut = (occurrences(programs.rounded), programs.kept, programs.layouts)
+        chosen = Choices(*made_for, tasks, *cut, self.recipe, self.imported.real)
         return PackageSpec(
             name=self.model.stem,
             target=PackageTarget(self.target.name, self.target.triple, self.target.features),

@@ -128,8 +128,12 @@ class Partitioning:
 
     @property
     def attention_bytes(self) -> int:
-        """What attention's rows may take of the second-level cache; 0: attention is not one Task."""
-        return self.target.second.bytes // 2 if self.config.policy.attention else 0
+        return attention_bytes(self.target, self.config)
+
+
+def attention_bytes(target: Target, config: Config) -> int:
+    """What attention's rows may take of the second-level cache; 0: attention is not one Task."""
+    return target.second.bytes // 2 if config.policy.attention else 0
 
 
 def parameter_bytes(programs: Sequence[Program]) -> int:

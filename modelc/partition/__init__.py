@@ -6,6 +6,7 @@ views.py            which values are Regions of others, and need no Task
 groups.py           groups of Pieces that become Tasks, and an order in which they can run
 attention.py        attention as one Task
 fuse.py             which Pieces make one Task
+stored_bytes.py     what Tasks write for others, as the bytes that it was rounded to
 tasks.py            groups -> Tasks and the Program: names, buffers, storage
 draft.py            all of it: Graph -> Draft
 precision.py        Program -> Program: contractions in bfloat16 with sums in float32, or in float16

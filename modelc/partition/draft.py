@@ -4,6 +4,7 @@ pieces.py   the meaning of every node, over the Graph's value names
 sink.py     reshapes and transpositions go below the maps that read them
 views.py    which values are Regions of others, and need no Task
 fuse.py     which Pieces make one Task
+stored_bytes.py  what Tasks write for others as the bytes that it was rounded to
 tasks.py    the Tasks and the Program
 """
 
@@ -21,6 +22,7 @@ from modelc.partition.fuse import fused
 from modelc.partition.groups import Work
 from modelc.partition.pieces import Piece, moved, pieces_of
 from modelc.partition.sink import sink_moves
+from modelc.partition.stored_bytes import stored_as_bytes
 from modelc.partition.tasks import Draft
 from modelc.partition.views import Copy, Region, Views, find_views, is_compact, region_of, strides_of
 
@@ -50,7 +52,7 @@ def drafting(attention_bytes: int, cuts: Collection[str] = ()) -> Drafting:
         work = _work(graph, pieces, find_views(graph, pieces, layouts))
         work = replace(work, kept=work.kept | set(cuts))
         groups = fused(work, attention_bytes)
-        return Draft(work, tuple(tuple(work.pieces[k] for k in group) for group in groups), layouts)
+        return Draft(*stored_as_bytes(work, [[work.pieces[k] for k in group] for group in groups]), layouts)
 
     return draft
 

@@ -119,7 +119,7 @@ class Fusion(Groups):
         (name,) = leaving
         outside = self.readers[name] - set(members)
         groups = {self.group[k] for k in outside}
-        if len(groups) != 1 or not all(self.takes(k, name) for k in outside):
+        if len(groups) != 1 or not all(taken_inside(self.pieces[k], name, self.work.shapes[name]) for k in outside):
             return
         others = self.members[groups.pop()]
         needs = {n for k in others for n in self.needs[k]} - set(others) - set(members)
@@ -128,25 +128,25 @@ class Fusion(Groups):
         if largest <= OPERATIONS and not self.depends(needs, members):
             self.merge([others[0], members[0]])
 
-    def takes(self, k: int, name: str) -> bool:
-        """Whether Piece `k` reads `name` so that what computes it can run inside: no element more often than once per
-        Block, none of them through a window or as the operand of a contraction."""
-        piece, shape = self.pieces[k], self.work.shapes[name]
-        for block in piece.blocks:
-            if isinstance(block, OpaqueBlock) or piece.alone or name in addressing(block):
+
+def taken_inside(piece: Piece, name: str, shape: tuple[int, ...]) -> bool:
+    """Whether `piece` reads `name` so that what computes it can run inside: no element more often than once per Block,
+    none of them through a window or as the operand of a contraction."""
+    for block in piece.blocks:
+        if isinstance(block, OpaqueBlock) or piece.alone or name in addressing(block):
+            return False
+        reads = [r for r in block.reads if r.buffer == name]
+        if not reads:
+            continue
+        if block.reduction:
+            if is_contraction(block) or not all(_covers(r, block, shape) for r in reads):
                 return False
-            reads = [r for r in block.reads if r.buffer == name]
-            if not reads:
-                continue
-            if block.reduction:
-                if is_contraction(block) or not all(_covers(r, block, shape) for r in reads):
-                    return False
-            elif moved(block) is not None:
-                if block.points() > prod(shape):
-                    return False
-            elif not all(_covers(r, block, shape) for r in reads):
+        elif moved(block) is not None:
+            if block.points() > prod(shape):
                 return False
-        return True
+        elif not all(_covers(r, block, shape) for r in reads):
+            return False
+    return True
 
 
 def operations(block: Block, sizes: Mapping[str, int]) -> int:

@@ -12,6 +12,7 @@ from modelc.ir.graph import Graph, Node, Value
 from modelc.ir.verify_graph import verify_graph
 from modelc.ops import operator_of
 from modelc.passes.bodies import with_bodies
+from modelc.passes.byte_moves import ByteMoves
 from modelc.passes.clean_arithmetic import CleanArithmetic
 from modelc.passes.clean_moves import CleanMoves
 from modelc.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
@@ -44,6 +45,7 @@ PASSES: dict[str, type] = {
     "fold_batch_norm": FoldBatchNorm,
     "fold_attention_scale": FoldAttentionScale,
     "flush_subnormals": FlushSubnormals,
+    "byte_moves": ByteMoves,
     "integer_contractions": IntegerContractions,
     "pack_weights": PackWeights,
 }
@@ -67,6 +69,7 @@ SIMPLIFY: tuple[Spec, ...] = (
     "eliminate_common_subexpressions",
     "flush_subnormals",
     "eliminate_dead",
+    "byte_moves",
     "integer_contractions",
     "pack_weights",
     "eliminate_common_subexpressions",

@@ -31,7 +31,6 @@ from modelc.passes.machine import ANY, BYTES, WEIGHTS, WIDE, Machine, Multiplied
 from modelc.passes.pattern import Bind, Constant, Editor, Match, Op, Rule, rewrite
 from modelc.passes.quantized import (
     LARGEST_SUM,
-    MOVES,
     Operand,
     can_be_narrowed,
     centred_weights,
@@ -73,7 +72,7 @@ class IntegerContractions:
         if self.units:
             model, taken = graph, {u.activations for u in self.units}
             graph = graph if WIDE in taken else restored(graph, taken)
-            graph = rewrite(rewrite(graph, Integers(self.units).rules()), FACTORS)
+            graph = rewrite(rewrite(graph, Integers(self.machine).rules()), FACTORS)
             graph = read_as_stored(EliminateCommonSubexpressions()(graph), model)
         graph = replace(graph, notes=(*graph.notes, *self.notes(graph)))
         return widened(rounded(graph)) if self.units else graph
@@ -84,7 +83,7 @@ class IntegerContractions:
         for node in graph.nodes:
             name = (node.source or (node.name,))[0]
             if node.op in CONTRACTIONS and any(is_dequantized(editor, x) for x in node.inputs[:2]):
-                reason = refusal(editor, node, self.units) or "what reads it cannot"
+                reason = refused(editor, node, self.machine) or "what reads it cannot"
                 reasons.setdefault(("float32", reason), []).append(name)
             elif node.op in WHOLE and (why := whole_refusal(editor, node, self.units)):
                 reasons.setdefault(("int32, without an instruction for bytes", why), []).append(name)
@@ -102,14 +101,16 @@ class IntegerContractions:
 class Integers:
     """The rules for what a target multiplies."""
 
-    units: tuple[Multiplied, ...]
+    machine: Machine
+
+    @property
+    def units(self) -> tuple[Multiplied, ...]:
+        return self.machine.units
 
     def rules(self) -> tuple[Rule, ...]:
         scaled = Op("Mul", Op("Cast", Bind("sum"), name="cast"), Constant("factor"))
         to = (Constant("s"), Constant("z"))
         return (
-            Rule(Op("|".join(MOVES), REAL, more=True), sunk),
-            Rule(Op("QuantizeLinear", REAL, Constant("to"), more=True), same),
             Rule(Op("Conv|MatMul|Gemm", Bind("a"), Bind("b"), more=True), self.contraction, private=False),
             Rule(Op("QuantizeLinear", scaled, *to), requantized),
             Rule(Op("QuantizeLinear", Op("Relu", scaled, name="relu"), *to), requantized),
@@ -122,7 +123,7 @@ class Integers:
     def contraction(self, e: Editor, m: Match) -> str | None:
         """Conv, MatMul and Gemm over DequantizeLinear."""
         node = m.root
-        if refusal(e, node, self.units) is not None:
+        if refused(e, node, self.machine) is not None:
             return None
         x, w = operand(e, node.inputs[0]), operand(e, node.inputs[1])
         assert x is not None and w is not None
@@ -273,6 +274,11 @@ class Integers:
         return e.add("QuantizeLinear", (real, e.constant(np.float32(1), "one", "float32"), node.inputs[7]))
 
 
+def refused(e: Editor, node: Node, machine: Machine) -> str | None:
+    """Why a contraction of quantized operands is not one of whole numbers on a machine; None where it is."""
+    return refusal(e, node, machine.units) or next((machine.real[s] for s in node.source if s in machine.real), None)
+
+
 def summed_up(e: Editor, x: str, zero: int, window: tuple[tuple[int, ...], Mapping[str, Any]] | None) -> str:
     """The int32 sums of `x` less its zero point that a contraction adds up: of rows, or of windows, given by their
     shape and a convolution's attributes. They are summed in float32, which has them exactly."""
@@ -293,37 +299,6 @@ def with_border(e: Editor, x: str, zero: int, around: Sequence[tuple[int, int]])
     pads = [before for before, _ in around] + [after for _, after in around]
     fill = e.constant(np.asarray(zero), f"{x}_zero", e.value(x).dtype)
     return e.add("Pad", (x, e.constant(pads, f"{x}_pads"), fill))
-
-
-def sunk(e: Editor, m: Match) -> str | None:
-    """What moves or chooses numbers does so before they are dequantized by one scale: fewer bytes are moved."""
-    node, source = m.root, e.producer(m["real"])
-    scale = e.data(m["s"])
-    assert source is not None and scale is not None
-    if scale.size != 1 or (scale <= 0).any() or len([o for o in node.outputs if o]) > 1 or node.inputs[0] != m["real"]:
-        return None
-    if e.value(m["x"]).dtype not in BYTES or e.data(m["x"]) is not None:
-        return None
-    moved = e.again(node, (m["x"], *node.inputs[1:]))
-    return e.again(source, (moved, *source.inputs[1:]))
-
-
-def same(e: Editor, m: Match) -> str | None:
-    """Quantized by what it was dequantized by: round((q - z) * s / s) + z is q."""
-    node, source = m.root, e.producer(m["real"])
-    assert source is not None
-    written, read = (_numbers(e, n) for n in (node, source))
-    if written is None or written != read or e.value(m["x"]).dtype != e.value(node.outputs[0]).dtype:
-        return None
-    return m["x"]
-
-
-def _numbers(e: Editor, node: Node) -> tuple[float, float] | None:
-    """Scale and zero point, where there is one of each."""
-    scale, zero = e.data(node.inputs[1]), e.data(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(1)
-    if scale is None or zero is None or scale.size != 1 or zero.size != 1:
-        return None
-    return float(scale.item()), float(zero.item())
 
 
 def requantized(e: Editor, m: Match) -> str | None:

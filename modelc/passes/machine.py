@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import prod
 
 from modelc.target import Target
@@ -40,11 +41,13 @@ class Multiplied:
 class Machine:
     """`units`: the products of bytes that the target has instructions for; `kept_bytes`: of a network's constants, as
     many as stay in its caches from run to run; `dots`: whether vectors have dot products of four bytes, one of which is
-    small and unsigned. Without any: any machine."""
+    small and unsigned; `real`: the contractions of a network, by their nodes, that are not multiplied in bytes though
+    they could be, and why. Without any: any machine."""
 
     units: tuple[Multiplied, ...] = ()
     kept_bytes: float = float("inf")
     dots: bool = False
+    real: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, target: Target, tensorize: bool = True) -> Machine:

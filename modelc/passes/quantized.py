@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from modelc.ir.expr import DTYPES
 from modelc.ir.graph import Graph, Node, Value
+from modelc.passes.byte_moves import MOVES
 from modelc.passes.machine import BYTES, LARGEST_BYTE, WEIGHTS, WIDE, Multiplied
 from modelc.passes.pattern import Editor
 
@@ -22,7 +23,6 @@ LARGEST_SUM = (1 << 31) - 1
 LARGEST_EXACT = (1 << 24) - 1  # of the whole numbers up to which float32 has all
 LEAST_CHANNELS = 8  # of an output: fewer do not fill a vector's lanes
 LEAST_ROWS = 4  # that read columns which are computed, for these to be put into an instruction's order
-MOVES = ("MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten")
 MOST_PADDING = 1.5  # times the channels that are summed
 
 

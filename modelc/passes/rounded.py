@@ -2,9 +2,11 @@
 
     f32(QuantizeLinear(x, 1, z) - z') * s            ->  (clamp(round(x)) + z - z') * s       in float32
     int16(QuantizeLinear(x, 1, z)) - z               ->  int16(clamp(round(x)))
+    int16(Concat(q, r)) - z                          ->  Concat(int16(q) - z, int16(r) - z)
 
 Numbers are clamped to those of the bytes, less their zero point. Between a convolution and a residual a network that
-was quantized has a pair of the first kind.
+was quantized has a pair of the first kind. The attribute `bytes` says what they are called where a Task has to store
+them after all (partition/stored_bytes.py).
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ def _real(e: Editor, m: Match) -> str | None:
     if limits is None or e.value(m.root.outputs[0]).dtype != "float32" or zero.size != 1 or scale.size != 1:
         return None
     point, (least, largest) = limits
-    whole = e.add("Clip", (e.add("Round", (m["x"],)), *_numbers(e, m, (least, largest))))
+    between = _numbers(e, m, (least, largest))
+    whole = e.add("Clip", (e.add("Round", (m["x"],)), *between), {"bytes": m["bytes"]})
     if moved := point - int(zero.item()):
         whole = e.add("Add", (whole, *_numbers(e, m, (moved,))))
     return e.add("Mul", (whole, m["scale"]))
@@ -64,7 +67,30 @@ def _wide(e: Editor, m: Match) -> str | None:
     return e.add("QuantizeLinear", (m["x"], m["one"], zero), {"limits": limits[1]})
 
 
+def _parts_wide(e: Editor, m: Match) -> str | None:
+    """Parts of a Concat that are quantized for it are written as what it is read as."""
+    joined, cast = e.producer(m["joined"]), e.producer(m["cast"])
+    assert joined is not None and cast is not None
+    makers = [(x, e.producer(x)) for x in joined.inputs]
+    subtracted = any(n.op == "Sub" for n in e.readers(m.root.outputs[0]))
+    if (
+        (m.root is cast and subtracted)
+        or cast.attrs["to"] != WIDE
+        or not any(n is not None and n.op == "QuantizeLinear" and e.private(x) for x, n in makers)
+    ):
+        return None
+    parts = {x: e.again(cast, (x,)) for x in dict.fromkeys(joined.inputs)}
+    if "taken" in m.bound:
+        if len(e.shape(m["taken"])) > 1 or np.prod(e.shape(m["taken"])) != 1:
+            return None
+        parts = {x: e.again(m.root, (part, m["taken"])) for x, part in parts.items()}
+    return e.again(joined, [parts[x] for x in joined.inputs])
+
+
+JOINED = Op("Cast", Op("Concat", Bind("y"), name="joined", more=True), name="cast")
 RULES = (
+    Rule(Op("Sub", JOINED, Constant("taken")), _parts_wide),
+    Rule(JOINED, _parts_wide),
     Rule(Op("DequantizeLinear", QUANTIZED, Constant("scale"), Constant("zero")), _real),
     Rule(Op("Sub", Op("Cast", QUANTIZED, name="cast"), Constant("taken")), _wide),
     Rule(Op("Cast", QUANTIZED, name="cast"), _wide),

@@ -106,7 +106,13 @@ class _Calibrating:
         self.steering = request.flags.over(config.inputs).applied(self.model, request.inputs)
         self.samples: Samples = read_samples(Path(calibration.samples), self.model, self.steering.constants)
         self.run = Run(
-            self.model, digest, self.target, self.config, self.steering.shapes, constants=self.steering.constants
+            self.model,
+            digest,
+            self.target,
+            self.config,
+            self.steering.shapes,
+            constants=self.steering.constants,
+            weighing=False,
         )
         self.floats: FloatModel = float_model(self.model)
         self.layers = layers_of(self.floats)

@@ -16,6 +16,7 @@ from typing import Any
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.expr import DTYPES
+from modelc.ir.graph import Graph
 from modelc.ir.program import Program
 from modelc.space.choose import Schedules
 from modelc.space.construct import Constructed
@@ -23,6 +24,7 @@ from modelc.space.rules.derivation import derive, rules
 from modelc.space.shared_packing import LEAST_BYTES, Constants, Reader, readers_of, seconds_of
 
 MOST_GROWTH = 2.0  # of the model's constants, where nobody says a limit
+QUANTIZED_GROWTH = 1.2  # of a quantized model's, which is made to be small
 MOST_LOST = 0.05  # of a Program's seconds, for that
 ALIGNMENT = 64  # of every constant
 ANY_SECONDS = 1e9  # times the best: every schedule that is constructed
@@ -69,15 +71,23 @@ def model_bytes(programs: Iterable[Program]) -> int:
     return sum(map(_aligned, arrays.values()))
 
 
+def is_quantized(graph: Graph) -> bool:
+    """Whether most of what a model's constants take is whole numbers of few bits."""
+    arrays = {id(v.data): v.data for v in graph.values.values() if v.data is not None}.values()
+    narrow = sum(a.nbytes for a in arrays if a.dtype.kind not in "fb" and a.dtype.itemsize == 1)
+    return 2 * narrow > sum(a.nbytes for a in arrays)
+
+
 def kept_within(
     programs: Sequence[Program],
     schedules: Schedules,
     given: Mapping[str, Candidate],
     preferred: Mapping[str, Constructed],
     limit: int | None,
+    growth: float = MOST_GROWTH,
 ) -> Within:
     """Schedules with which the constants of `programs`, which make one package, take at most `limit` bytes, or as
-    few as there are schedules for; without a limit at most MOST_GROWTH of the model's, as far as no Program becomes
+    few as there are schedules for; without a limit at most `growth` times the model's, as far as no Program becomes
     slower by more than MOST_LOST. Tasks that have a `given` Candidate, by their hash, keep it; `preferred` are the
     schedules of others that are not those which they get by themselves."""
     constants = Constants()
@@ -87,7 +97,7 @@ def kept_within(
     own = {key: _own(reader, schedules, given, preferred) for key, reader in readers.items()}
     taken = {key: stored for key, (stored, _) in own.items()}
     seconds = {key: seconds for key, (_, seconds) in own.items()}
-    most = (limit if limit is not None else int(MOST_GROWTH * plain)) - small
+    most = (limit if limit is not None else int(growth * plain)) - small
     changed: dict[str, Constructed] = {}
     total = [seconds_of(program, schedules) for program in programs]
     left = [float("inf") if limit is not None else MOST_LOST * all_ for all_ in total]
@@ -110,9 +120,9 @@ def kept_within(
     ]
     named = {bound.task.hash: bound.task for program in programs for bound in program.kernels}
     candidates = dict(_candidates(readers, schedules, given, preferred, changed))
-    growth = _growth(named, constants, taken, candidates)
+    grown = _growth(named, constants, taken, candidates)
     parts = tuple(seconds / all_ if all_ else 0.0 for seconds, all_ in zip(lost, total, strict=True))
-    return Within(plain, small + _bytes(taken.values()), parts, changed, growth)
+    return Within(plain, small + _bytes(taken.values()), parts, changed, grown)
 
 
 def _best_move(

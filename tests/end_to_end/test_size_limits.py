@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,12 @@ from small_model import save
 
 import modelc
 from modelc.compile.config import load_config
+from modelc.compile.limits import Limits
 from modelc.errors import ConfigError
+from modelc.ir.graph import Graph, Value
 from modelc.package import read_package
 from modelc.runtime import load
+from modelc.space.constants import Within, is_quantized
 from modelc.target import load_target
 
 TARGET = "x86-64-v3"
@@ -90,3 +94,20 @@ def test_limits_that_cannot_be_met_are_refused(
     with pytest.raises(ConfigError, match=sentence):
         compiled(model, tmp_path, config=plain, **limit)
     assert not list(tmp_path.iterdir())
+
+
+def test_quantized_models_grow_less(tmp_path: Path) -> None:
+    """By a fifth at most without a limit, where that loses little; another limit lifts it."""
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((64, 32, 3, 3)).astype(np.float32)
+    constants = {"w": weights, "v": rng.standard_normal((64, 32)).astype(np.float32)}
+    floats = Graph("f", (), (), {n: Value(n, "float32", a.shape, a) for n, a in constants.items()}, ())
+    narrow = {n: Value(n, "int8", a.shape, a.astype(np.int8)) for n, a in constants.items()}
+    assert not is_quantized(floats) and is_quantized(replace(floats, values=narrow))
+    assert not is_quantized(replace(floats, values=narrow | {"w": floats.values["w"]}))
+    within = Within(1000, 1150, (0.031,), {"task": None})  # type: ignore[dict-item]
+    (note,) = Limits().notes(within)
+    assert "kept within 1.2 times the quantized model's, 3.1% slower by estimate" in note
+    (note,) = Limits().notes(replace(within, stored_bytes=1500))
+    assert "are 1.50 times the quantized model's" in note and "more than 5% slower" in note
+    assert not Limits(params="100x").notes(within) and not Limits().notes(replace(within, schedules={}))

@@ -1,0 +1,68 @@
+"""What of a quantized model is multiplied in bytes: what is estimated to be no slower so than in float32.
+
+The model is cut into Tasks twice, with every contraction in bytes that can be, and with all in float32, in layouts by
+rule; the estimated seconds of each contraction's Tasks are compared: those of closed forms first, and where these are
+near each other, those of what is constructed. Whether what is quicker in float32 also makes the whole quicker is asked
+at the end: next to each other, contractions in bytes need no numbers in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from modelc.ir.block import Task
+from modelc.ir.graph import Graph
+from modelc.ir.program import Program
+from modelc.layout.program import partition
+from modelc.partition.draft import prepared
+from modelc.passes.integer_contractions import CONTRACTIONS
+from modelc.space.choose import Schedules
+
+WHOLE = ("ConvInteger", "MatMulInteger")
+NEAR = 0.85  # of the seconds in float32 by closed forms: what takes less in bytes is quicker so
+LEAST_LOST = 0.05  # of a contraction's seconds in float32, for bytes to be called slower: the price errs as much
+
+Reasons = Mapping[str, str]  # by the node of a contraction, why it is not multiplied in bytes
+
+
+def slower_in_bytes(
+    original: Graph, simplified: Callable[[Reasons], Graph], schedules: Callable[[Graph], Schedules], row_bytes: int
+) -> Reasons:
+    """The contractions of `original`, between DequantizeLinear and QuantizeLinear, that are quicker in float32, with
+    the sentence that says so. `simplified` is the Graph with what it is told in float32, and `schedules` are for it;
+    `row_bytes` are for rows of attention scores."""
+    whole = simplified({})
+    ops = {node.name: node.op for node in original.nodes}
+    taken = {s for n in whole.nodes if n.op in WHOLE for s in n.source if ops.get(s) in CONTRACTIONS}
+    if not taken:
+        return {}
+    made = schedules(whole)
+    in_bytes, real = (
+        partition(prepared(graph), row_bytes)
+        for graph in (whole, simplified(dict.fromkeys(taken, "it is priced in float32")))
+    )
+    rough, otherwise = (_priced(program, taken, made.optimistic) for program in (in_bytes, real))
+    near = {name for name in taken if rough[name] > NEAR * otherwise[name]}
+    if not near:
+        return {}
+    seconds, otherwise = (_priced(program, near, made.seconds) for program in (in_bytes, real))
+    reasons = {
+        name: f"its price is {1e6 * seconds[name]:.1f} us in bytes and {1e6 * otherwise[name]:.1f} us in float32"
+        for name in sorted(near)
+        if seconds[name] > (1 + LEAST_LOST) * otherwise[name]
+    }
+    if not reasons:
+        return {}
+    mixed = partition(prepared(simplified(reasons)), row_bytes)
+    before, after = (sum(made.seconds(bound.task) for bound in program.kernels) for program in (in_bytes, mixed))
+    return reasons if after < before else {}
+
+
+def _priced(program: Program, names: Collection[str], seconds_of: Callable[[Task], float]) -> dict[str, float]:
+    """The seconds of the Tasks of each of `names`. A Task names its contraction first; what it quantizes or stores for
+    another one comes behind."""
+    each = dict.fromkeys(names, 0.0)
+    for bound in program.kernels:
+        if bound.task.nodes and bound.task.nodes[0] in each:
+            each[bound.task.nodes[0]] += seconds_of(bound.task)
+    return each
