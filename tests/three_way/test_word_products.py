@@ -20,8 +20,10 @@ task words(x0, x1, x2) -> (y0) anchor dot
     sum[m, n] += float32(dot16({pairs}))
   block added [m:{rows} n:24] assign
     y0[m, n] = sum[m, n] + x2[m, n]"""
-PAIRS = [f"bitand({word}, int32(252645135)), x0[m, b * 8 + {k}]" for k, word in enumerate(["x1[b, 0, n]", "x1[b, 1, n]"])]
-PAIRS += [f"bitand(shr({word}, int32(4)), int32(252645135)), x0[m, b * 8 + {k + 2}]" for k, word in enumerate(["x1[b, 0, n]"] * 2)]
+WORDS = ["x1[b, 0, n]", "x1[b, 1, n]"]
+LOW = "int32(252645135)"  # of each byte of a word the lowest four bits
+PAIRS = [f"bitand({word}, {LOW}), x0[m, b * 8 + {k}]" for k, word in enumerate(WORDS)]
+PAIRS += [f"bitand(shr({word}, int32(4)), {LOW}), x0[m, b * 8 + {k + 2}]" for k, word in enumerate(WORDS)]
 
 
 @pytest.mark.parametrize("layout", ["row-major", "reorder(1, 0)"])
