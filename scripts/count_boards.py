@@ -56,7 +56,7 @@ WARM = 2  # runs of ONNX Runtime before those that are counted: in the first it 
 NEAR = 2e-2  # the relative RMS error by which two right ones may differ
 PART = {"cortex-a72": "0xd08", "cortex-a76": "0xd0b"}
 FEATURES = {  # as /proc/cpuinfo of a Raspberry Pi 4 or 5 has them
-    "cortex-a72": "fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid",
+    "cortex-a72": "fp asimd evtstrm crc32 cpuid",
     "cortex-a76": "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp",
 }
 Arrays = Mapping[str, NDArray[Any]]
