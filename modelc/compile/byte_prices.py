@@ -21,6 +21,7 @@ from modelc.space.choose import Schedules
 WHOLE = ("ConvInteger", "MatMulInteger")
 NEAR = 0.85  # of the seconds in float32 by closed forms: what takes less in bytes is quicker so
 LEAST_LOST = 0.05  # of a contraction's seconds in float32, for bytes to be called slower: the price errs as much
+LEAST_SAVED = 5e-6  # seconds: of what takes no longer than a call, prices say little
 
 Reasons = Mapping[str, str]  # by the node of a contraction, why it is not multiplied in bytes
 
@@ -49,7 +50,7 @@ def slower_in_bytes(
     reasons = {
         name: f"its price is {1e6 * seconds[name]:.1f} us in bytes and {1e6 * otherwise[name]:.1f} us in float32"
         for name in sorted(near)
-        if seconds[name] > (1 + LEAST_LOST) * otherwise[name]
+        if seconds[name] > max((1 + LEAST_LOST) * otherwise[name], otherwise[name] + LEAST_SAVED)
     }
     if not reasons:
         return {}

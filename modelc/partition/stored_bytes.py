@@ -4,8 +4,8 @@
     y = (f32(q) - z) * s                 | reads y       ->                    | reads (f32(q) - z) * s
 
 Inside a Task such numbers stay float32 in registers (passes/rounded.py). Written to memory for another Task (a
-residual, what a mean is of) they take four times the bytes. Where a Task has to read the float32 as it is (a window, an
-operand of a contraction, an opaque operator), it is stored.
+residual, what a mean is of) they take four times the bytes. Where a Task has to read the float32 as it is (windows that
+overlap, an operand of a contraction, an opaque operator), it is stored.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
+from modelc.ir.addresses import addressing
 from modelc.ir.block import AnyBlock, Block
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, cast, rewrite, size, substitute, walk
+from modelc.ir.program import is_contraction
 from modelc.partition.fuse import taken_inside
 from modelc.partition.groups import Work
 from modelc.partition.pieces import Piece, identity, plain_write
@@ -66,7 +68,7 @@ class _Storing:
         outside = [(g, p) for g, p in self._reading(name) if g != k]
         if not outside or name in self.work.kept or name in self.views or prod(self.shapes[name]) < LEAST:
             return
-        if self.dtypes[name] != REAL or not all(taken_inside(p, name, self.shapes[name]) for _, p in outside):
+        if self.dtypes[name] != REAL or not all(_can_dequantize(p, name, self.shapes[name]) for _, p in outside):
             return
         source = self._source(k, piece)
         if source is None:
@@ -134,6 +136,20 @@ class _Storing:
         real = cast(REAL, Load(name, read.indices))
         real = real if not least else real + Const(float(least), REAL)
         return read, _with(number, read, real), replace(writer, blocks=(stored,), locals={}, tables={})
+
+
+def _can_dequantize(piece: Piece, name: str, shape: tuple[int, ...]) -> bool:
+    """Whether `piece` may read bytes in the place of `name`: what dequantizes them could run inside, or it has windows
+    with each element once."""
+    if taken_inside(piece, name, shape):
+        return True
+    for block in piece.blocks:
+        if not isinstance(block, Block) or piece.alone or name in addressing(block):
+            return False
+        once = block.reduction and not is_contraction(block) and block.points() <= prod(shape)
+        if any(r.buffer == name for r in block.reads) and not once:
+            return False
+    return True
 
 
 def _is_map(piece: Piece) -> bool:

@@ -185,14 +185,15 @@ def blocks(path: Path) -> Path:
     narrow = m.real(wide, "narrow", 0.0713, 119)
     more = m.real(m.node("Conv", [both, m.weight("d", (16, 32, 1, 1), 0, 0.003)], "more"), "more_d", 0.0627, 127)
     total = m.real(m.node("Add", [narrow, more], "sum"), "total", 0.0911, 123)
-    mean = m.real(m.node("GlobalAveragePool", [total], "mean"), "mean_d", 0.0311, 128)
+    halves = m.real(m.node("AveragePool", [total], "halves", kernel_shape=[2, 2], strides=[2, 2]), "half", 0.0731, 125)
+    mean = m.real(m.node("GlobalAveragePool", [halves], "mean"), "mean_d", 0.0311, 128)
     m.out(m.node("Conv", [mean, m.weight("e", (8, 16, 1, 1), 0, 0.01)], "last"), 0.0241, 131)
-    return m.write(path, {"x": [1, 8, 6, 6]})
+    return m.write(path, {"x": [1, 8, 12, 12]})
 
 
 @pytest.mark.parametrize("units", [VNNI, WIDE], ids=["bytes", "wide"])
 def test_between_tasks_there_are_bytes(tmp_path: Path, units: tuple[Multiplied, ...]) -> None:
-    """Of a residual that another convolution adds, and of what a mean is of, too; parts of a Concat are written as they
+    """Of a residual that another convolution adds, and of what means are of, too; parts of a Concat are written as they
     are multiplied."""
     path = blocks(tmp_path / "m.onnx")
     graph = run_passes(import_model(path), machine=Machine(units))
@@ -201,7 +202,7 @@ def test_between_tasks_there_are_bytes(tmp_path: Path, units: tuple[Multiplied, 
         for name in bound.outputs:
             place = program.values[name]
             assert place.dtype != "float32" or np.prod(place.shape) < 256, name
-    assert len(program.tasks) == 7  # five convolutions, the mean, and what quantizes the input
+    assert len(program.tasks) == 8  # five convolutions, two means, and what quantizes the input
 
 
 def test_packages_have_bytes_between_kernels(tmp_path: Path) -> None:
