@@ -26,7 +26,9 @@ from modelc.compile.request import called_by_fields
 from modelc.database import Database, database_for
 from modelc.database.consulted import Consulted
 from modelc.errors import ConfigError, PackageError
+from modelc.measure.where import Where
 from modelc.package import Package, read_package
+from modelc.package.write import folder_for_packages
 from modelc.scratch import make_private, user_cache
 
 LONGEST = 1000  # characters of why a cell failed
@@ -114,6 +116,8 @@ def build_request(request: BuildRequest) -> BuildResult:
     matrix = read_matrix(Path(request.source))
     if request.shard:
         parse_shard(request.shard)
+    if request.cluster and not Where.parse(request.cluster).cluster:
+        raise ConfigError(f"--cluster is {request.cluster[:200]!r}; expected dask://HOST:PORT, a scheduler's address")
     cells = cells_of(matrix, request.only, request.shard)
     folder = Path(request.output) if request.output is not None else matrix.output
     cache = Kept(Path(request.cache) if request.cache is not None else _own_cache())
@@ -127,12 +131,13 @@ def build_request(request: BuildRequest) -> BuildResult:
         for row in rows:
             row.entry = cache.entry(row.key, database)
     build = _Building(request, rows, folder, sources, database, say)
-    if not request.dry_run:
-        _make_folder(folder)
-    build.take_kept()
-    if not request.dry_run:
-        build.make()
-        build.judge(before)
+    if request.dry_run:
+        build.take_kept()
+    else:
+        with folder_for_packages(folder, parents=True):
+            build.take_kept()
+            build.make()
+            build.judge(before)
     summary = {
         "schema": SCHEMA,
         "version": VERSION,
@@ -296,13 +301,6 @@ def _own_cache() -> Path:
             f"cells cannot be kept in the user's cache: {error.strerror or error}; give --cache DIR"
         ) from None
     return user_cache() / "build"
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"the folder {folder} for the packages cannot be made: {error.strerror}") from None
 
 
 def _written(build: Mapping[str, Any], folder: Path, shard: str) -> tuple[Path, ...]:

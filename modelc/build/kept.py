@@ -13,14 +13,14 @@ from typing import Any
 from modelc import scratch
 from modelc.database import Database
 from modelc.database.consulted import Consulted
-from modelc.errors import PackageError
+from modelc.errors import MISFIT, PackageError
 from modelc.package import Package, read_package
 from modelc.package.read import sha256_of
 from modelc.package.write import check_place, take_place
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
-MISFIT = (OSError, ValueError, KeyError, TypeError)
+NO_ENTRY = (OSError, RecursionError, AttributeError, *MISFIT)
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,13 @@ class Entry:
         """Raises ValueError, KeyError, TypeError where it is none."""
         if tree["schema"] != SCHEMA:
             raise ValueError("another schema")
+        manifest, outcome, answers = tree["manifest"], tree["outcome"], tree["answers"]
+        if not isinstance(outcome, dict) or not isinstance(outcome["notes"], list):
+            raise TypeError("the outcome is none")
+        if not isinstance(outcome["seconds"], int | float) or not isinstance(answers, str):
+            raise TypeError("the outcome is none")
         consulted = None if tree["consulted"] is None else Consulted.from_json(tree["consulted"])
-        return Entry(tree["manifest"], tree["outcome"], consulted, tree["answers"])
+        return Entry(manifest, outcome, consulted, answers)
 
 
 class Kept:
@@ -74,7 +79,7 @@ class Kept:
         """What is known of a cell, if it was made, and made of what the database says today."""
         try:
             entry = Entry.from_json(json.loads((self.folder / "cells" / key / "entry.json").read_text()))
-        except MISFIT:
+        except NO_ENTRY:
             return None
         if entry.consulted is None:
             return entry if database is None or entry.outcome.get("tuned") else None
@@ -90,7 +95,7 @@ class Kept:
         """What was seen when that model was looked at, as JSON; None if it was not."""
         try:
             return json.loads((self.folder / "looks" / f"{model}.json").read_text())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
 
     def saw(self, model: str, seen: Any) -> None:

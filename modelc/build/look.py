@@ -46,6 +46,8 @@ def looked_at(cells: Sequence[Cell], source: Path, sources: Sources, say: Callab
                 require_bytes(target)
             if cell.model.gates.verified and (why := unverifiable(target)):
                 missing.append(f"{cell.target.name}: {why}; leave it out here, or say gates: {{verified: false}}")
+            if cell.tuned:
+                _check_tuning(cell, target)
             if cell.model.name in files:
                 keys[cell.name] = key_of(cell, files[cell.model.name], sources)
         except ModelcError as error:
@@ -62,6 +64,16 @@ def _no_form(cell: Cell, target: Target) -> list[str]:
     except ModelcError as error:
         return [f"models.{cell.model.name}, for {cell.target.name}: {error}"]
     return []
+
+
+def _check_tuning(cell: Cell, target: Target) -> None:
+    """Raises ModelcError where a cell has a budget or a runner that are none, or is not tuned there."""
+    from modelc.measure.where import Where
+    from modelc.tune.command import check_tunable  # it imports what measures, and few cells are tuned
+    from modelc.tune.search.tune import Budget
+
+    Budget.parse(cell.target.budget)
+    check_tunable(target, Where.parse(cell.target.runner))
 
 
 def unverifiable(target: Target) -> str:

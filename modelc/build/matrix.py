@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ MOST_SAID = 40  # mistakes of one file
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 NAME = "modelc.yaml"
 SLOWDOWNS = ("max-slowdown", "max-kernel-slowdown", "max-more-instructions")  # beside a baseline
+OF_GATES = re.compile(r"(models\.[^.]+\.)?gates\.")
 PARTS = ("params", "arena", "library")  # of a package that have a size
 
 
@@ -120,7 +122,7 @@ def parse_matrix(tree: Any, source: Path) -> Matrix:
     """The Matrix of the YAML's tree. Raises ConfigError that says every mistake."""
     mistakes = list(_mistakes(tree))
     if not mistakes:
-        mistakes = list(_clashes(tree))
+        mistakes = [*_impossible(tree), *_clashes(tree)]
     if mistakes:
         more = [f"and {len(mistakes) - MOST_SAID} more"] * (len(mistakes) > MOST_SAID)
         raise ConfigError("\n  ".join([f"{source} does not say what to build:", *mistakes[:MOST_SAID], *more]))
@@ -203,6 +205,17 @@ def _nearest(word: Any, known: list[Any]) -> str:
     texts = list(map(str, known))
     close = get_close_matches(str(word).replace("_", "-").lower(), texts, 1)
     return f". Did you mean {close[0]}?" if close else ""
+
+
+def _impossible(value: Any, place: str = "") -> Iterator[str]:
+    """Null characters, which no path has, and gates that no package, or each, would pass."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _impossible(inner, f"{place}.{key}" if place else str(key))
+    elif isinstance(value, str) and "\0" in value:
+        yield f"{place} has a null character, which no name and no path has"
+    elif isinstance(value, float) and not isfinite(value) and OF_GATES.match(place):
+        yield f"{place} is {value}; expected a finite number"
 
 
 def _clashes(tree: Mapping[str, Any]) -> Iterator[str]:

@@ -10,7 +10,7 @@ import os
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,23 @@ def write_package(spec: PackageSpec, path: str | Path, verify: Verify | None = N
             made = _add_verification(folder, made, report)
         take_place(folder, place)
     return Package(unpacked(place), made)
+
+
+@contextmanager
+def folder_for_packages(folder: Path, parents: bool = False) -> Iterator[None]:
+    """Makes the folder where there is none, also `parents`; where nothing comes of it, it goes. Raises PackageError."""
+    is_new = not folder.is_dir()
+    try:
+        folder.mkdir(parents=parents, exist_ok=True)
+    except OSError as error:
+        raise PackageError(f"the folder {folder} for the packages cannot be made: {error.strerror}") from None
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def check_place(path: str | Path) -> None:

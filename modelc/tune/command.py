@@ -4,7 +4,7 @@ what was found if that is faster than without, timed as wholes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,14 @@ from modelc.compile.precision import DTYPES
 from modelc.compile.request import Request, called_by_fields, default_place, named_target
 from modelc.compile.stages import Progress, Stages
 from modelc.database import Conditions, Database, code_version, database_for
-from modelc.errors import ConfigError, PackageError, TargetError, blaming
+from modelc.errors import ConfigError, TargetError, blaming
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure import Cluster, Measurement, Measurer, Setting, Where
 from modelc.measure.bench import beside
 from modelc.package import check_place, emulator, find_toolchain, lacking, machine_of
 from modelc.package.toolchain import native_machine
+from modelc.package.write import folder_for_packages
 from modelc.partition.narrow_products import require
 from modelc.space.sketch import Floats
 from modelc.target import Target, load_target
@@ -145,26 +146,8 @@ def _places(models: Sequence[Path], output: Path | None, target: str | Path | Ta
         yield [output if output is not None else default_place(models[0], target)]
         return
     folder = output if output is not None else Path()
-    with _made_folder(folder):
+    with folder_for_packages(folder):
         yield [folder / f"{name}.modelc" for name in names]
-
-
-@contextmanager
-def _made_folder(folder: Path) -> Iterator[None]:
-    """Makes the folder where there is none; where nothing comes of it, it goes."""
-    try:
-        folder.mkdir()
-    except FileExistsError:
-        yield
-        return
-    except OSError as error:
-        raise PackageError(f"the folder {folder} for the packages cannot be made: {error.strerror}") from None
-    try:
-        yield
-    except BaseException:
-        with suppress(OSError):
-            folder.rmdir()
-        raise
 
 
 def _tune(request: TuneRequest, places: Sequence[Path]) -> tuple[TuneResult, ...]:
@@ -177,9 +160,7 @@ def _tune(request: TuneRequest, places: Sequence[Path]) -> tuple[TuneResult, ...
     if request.target is None and where.board is not None:
         raise ConfigError(f"kernels run on {where.text}: name the target that it is by --target")
     target = named_target(request.target) or load_target("native")
-    if where.here:
-        _check_machine(target)
-    _check_features(target, where)
+    check_tunable(target, where)
     settings = request.settings()
     if settings.policy.precision in ("bf16", "f16"):
         require(target, DTYPES[settings.policy.precision])
@@ -213,6 +194,13 @@ def _naming(say: Progress, name: str) -> Progress:
 def _is_target(target: Target, where: Where) -> bool:
     """Whether packages are timed here as wholes: kernels ran here, or on a machine of the same key."""
     return where.here or (where.elsewhere and load_target("native").key == target.key)
+
+
+def check_tunable(target: Target, where: Where) -> None:
+    """Raises TargetError where kernels for a target are not measured there, or packages not verified here."""
+    if where.here:
+        _check_machine(target)
+    _check_features(target, where)
 
 
 def _check_machine(target: Target) -> None:

@@ -28,6 +28,7 @@ from tiny_package import NATIVE_TRIPLE, skip_without_tools
 from modelc import runtime
 from modelc.build.command import build
 from modelc.build.crew import Crew
+from modelc.build.kept import Kept
 from modelc.build.summary import schema
 from modelc.cli import main
 from modelc.database import Database
@@ -248,6 +249,39 @@ def test_everything_that_is_missing_is_said_at_once(tmp_path: Path, capsys) -> N
     ):
         assert words in said, said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(not NATIVE_TRIPLE.startswith("x86"), reason="the target is this machine's")
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ({"name": "cortex-a76", "budget": "5m"}, "tuning measures, and this machine cannot"),
+        ({"name": "cortex-a76", "budget": "5m", "runner": "foo://x"}, "the runner is 'foo://x', and there is no such"),
+        ({"name": "cortex-a76", "budget": "soon"}, "the budget is 'soon'; expected a time"),
+    ],
+)
+def test_what_cannot_be_tuned_is_said_before_anything_is_made(
+    tmp_path: Path, capsys, said: dict[str, str], sentence: str
+) -> None:
+    files(tmp_path, targets=[said], models={"sum": {"path": "sum.onnx"}})
+    assert again(tmp_path) == 2
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_cluster_that_is_none_leaves_no_folder(tmp_path: Path, capsys) -> None:
+    files(tmp_path)
+    assert again(tmp_path, "--cluster", "local") == 2
+    assert "--cluster is 'local'; expected dask://HOST:PORT" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[" * 100_000, "[]", '{"schema": 1}', "ENTRY"])
+def test_what_is_no_entry_is_as_if_it_were_not_there(tmp_path: Path, text: str) -> None:
+    entry = {"schema": 1, "manifest": "0", "outcome": [], "consulted": {"tasks": []}, "answers": ""}
+    (tmp_path / "cells/key").mkdir(parents=True)
+    (tmp_path / "cells/key/entry.json").write_text(text.replace("ENTRY", json.dumps(entry)))
+    assert Kept(tmp_path).entry("key", None) is None
 
 
 def test_a_target_that_cannot_be_verified_is_said_before_anything_is_made(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import nan
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,8 @@ def test_every_mistake_is_said_at_once_with_the_nearest_word() -> None:
         ([], "the file is []; expected a mapping"),
         ({}, "lacks the keys 'schema', 'models', 'targets'"),
         ({**TREE, "schema": 2}, "schema is 2; expected 1"),
+        ({**TREE, "gates": {"max-slowdown": nan}}, "gates.max-slowdown is nan; expected a finite number"),
+        ({**TREE, "output": "a\0b"}, "output has a null character"),
         ({**TREE, "targets": ["a", "x/a.yaml"]}, "targets has a twice: packages would have one name"),
         ({**TREE, "models": {"a": {"path": "m", "sha256": "12"}}}, "models.a.sha256 is '12'"),
         ({**TREE, "models": {"a": {"path": "m", "dims": {"n": -1}}}}, "models.a.dims.n is -1; expected a number from"),
