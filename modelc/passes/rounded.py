@@ -50,7 +50,7 @@ def _real(e: Editor, m: Match) -> str | None:
     whole = e.add("Clip", (e.add("Round", (m["x"],)), *between), {"bytes": m["bytes"]})
     if moved := point - int(zero.item()):
         whole = e.add("Add", (whole, *_numbers(e, m, (moved,))))
-    return e.add("Mul", (whole, m["scale"]))
+    return whole if scale.item() == 1 else e.add("Mul", (whole, m["scale"]))
 
 
 def _numbers(e: Editor, m: Match, numbers: Sequence[int]) -> list[str]:

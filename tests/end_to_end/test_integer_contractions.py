@@ -88,6 +88,31 @@ def test_operators_of_whole_numbers_lose_their_zero_points(tmp_path: Path, dtype
         assert len(found.inputs) == 2 and 8 in graph.values[found.inputs[1]].shape
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_channels_by_themselves_are_summed_in_float32(tmp_path: Path, dtype: str) -> None:
+    """A QLinearConv of a channel a time has no instruction for bytes. Its sums are whole, and float32 has them all."""
+    names = ["x", "sx", "zx", "w", "sw", "zw", "sy", "zy", "b"]
+    weights = RNG.integers(-128, 128, (12, 1, 3, 3)).astype(np.int8)
+    numbers = dict(zx=np.array(9, dtype), zy=np.array(17, dtype), w=weights, zw=np.zeros(12, np.int8))
+    bias = RNG.integers(-9999, 9999, 12).astype(np.int32)
+    conv = helper.make_node("QLinearConv", names, ["y"], pads=[1, 1, 1, 1], group=12)
+    shapes = (dtype, [1, 12, 14, 13]), (dtype, [1, 12, 14, 13])
+    path = written(tmp_path / "m.onnx", conv, *shapes, **numbers, **SCALES, b=bias)
+    graph, feed = integers(path), drawn(path)
+    (note,) = graph.notes
+    assert "run in float32" in note and "1 channel is summed" in note
+    assert [n.op for n in graph.nodes if "Conv" in n.op] == ["Conv"]
+    wanted = evaluate_graph(integers(path, ()), feed)["y"]
+    assert np.array_equal(evaluate_graph(graph, feed)["y"], wanted) and len(np.unique(wanted)) > 50
+    if dtype == "int8":
+        many = changed(path, tmp_path / "n.onnx", "b", lambda before: before + (1 << 24))
+        assert [n.op for n in integers(many).nodes if "Conv" in n.op] == ["QLinearConv"]
+        return
+    modelc.compile(path, output=tmp_path / "p.modelc", database=False)
+    with modelc.load(tmp_path / "p.modelc") as model:
+        assert np.array_equal(model.run(feed)["y"], wanted)
+
+
 def test_zero_points_that_are_known_at_run_time_are_taken_from_the_sum(tmp_path: Path) -> None:
     w = Written(2)
     names = ["q", "s", "z"]
