@@ -351,7 +351,7 @@ def test_cross_compiled_packages_are_verified_under_emulation(tmp_path: Path, ta
 PARENT = """if True:
     import os, sys, time
     from modelc.verify.engine import Engine
-    engine = Engine(sys.argv[2], sys.argv[3])
+    engine = Engine(sys.argv[2], sys.argv[3], timed=sys.argv[1] == "busy")
     engine.run({"x": __import__("numpy").zeros(64, "float32")})
     if sys.argv[1] == "forked" and os.fork() == 0:
         time.sleep(1000)  # another process that could still write to the worker
