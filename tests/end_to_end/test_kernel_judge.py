@@ -543,7 +543,7 @@ def test_later_runs_are_judged_too(tmp_path: Path) -> None:
     """What data decides, a size for one, may be wrong for some data alone."""
     path = classifier(tmp_path / "m.onnx")
     modelc.compile(path, output=tmp_path / "m.modelc", database=False, verify=False)
-    counts = [[k.samples for k in modelc.verify(tmp_path / "m.modelc", path, samples=n).kernels] for n in (2, 4)]
+    counts = [[k.samples for k in modelc.verify(tmp_path / "m.modelc", path, samples=n).kernels] for n in (1, 2)]
     assert all(few < many for few, many in zip(*counts, strict=True))
 
 

@@ -79,11 +79,16 @@ def product(path: Path) -> Path:
 
 def installed(folder: Path) -> list[str]:
     """The command as pip installs it, which does not look in the working folder; modelc is in no folder that a worker
-    looks in by itself. Each argument is a whole command, and is run after the one before it in the same process."""
+    looks in by itself. Each argument is a whole command, and is run after the one before it in the same process. What
+    is timed is timed for a moment, and in few processes."""
     script = folder / "bin/modelc"
     script.parent.mkdir()
     script.write_text(
         f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom modelc.__main__ import main\n"
+        "from modelc.tune import end_to_end, retiming, selection\nimport modelc.verify.bench as bench\n"
+        "bench.SLICES, retiming.FINALISTS, retiming.ENTRANTS = 2, 1, 2\n"
+        "end_to_end.THOROUGH = end_to_end.BRIEF = end_to_end.Effort(0.05, 2, 2)\n"
+        "selection.HEATS, selection.FINAL = retiming.Round(2, 2), retiming.Round(3, 3)\n"
         f"for command in sys.argv[1:]:\n    sys.argv[1:] = command.split({BETWEEN!r})\n"
         "    try:\n        main()\n"
         "    except SystemExit as end:\n        print(sys.argv[1], end.code, flush=True, file=sys.stderr)\n"

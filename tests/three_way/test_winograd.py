@@ -215,13 +215,13 @@ def test_kernels_of_other_windows(task) -> None:
 @pytest.mark.parametrize(
     ("task", "checked"),
     [
-        (conv(2, 20, (13, 9), 40), "F(2, 3) by rows, F(2, 3) by points"),
-        (conv(2, 8, (4, 9, 7), 20, dims=3), "F(2, 3) by panels"),
-        (conv(2, 36, (18, 7), 40, group=2), "F(2, 3) by rows, F(4, 3) by points"),
-        (conv(1, 20, (12, 9), 40, pads=2, dilation=2), "F(2, 3) by rows, F(6, 3) by panels"),
-        (transposed(1, 20, (5, 7), 40), "F(2, 2) by rows, F(3, 2) by panels"),
-        (conv(1, 20, (17, 14), 40, strides=2), "F(2, 2) by rows, F(3, 2) by points"),
-        (conv(2, 20, (50,), 40, dims=1), "F(2, 3) by rows, F(4, 3) by panels"),
+        (conv(2, 20, (13, 9), 40), ("F(2, 3) by rows", "F(2, 3) by points")),
+        (conv(2, 8, (4, 9, 7), 20, dims=3), ("F(2, 3) by panels",)),
+        (conv(2, 36, (18, 7), 40, group=2), ("F(2, 3) by rows", "F(4, 3) by points")),
+        (conv(1, 20, (12, 9), 40, pads=2, dilation=2), ("F(2, 3) by rows", "F(6, 3) by panels")),
+        (transposed(1, 20, (5, 7), 40), ("F(2, 2) by rows", "F(3, 2) by panels")),
+        (conv(1, 20, (17, 14), 40, strides=2), ("F(2, 2) by rows", "F(3, 2) by points")),
+        (conv(2, 20, (50,), 40, dims=1), ("F(2, 3) by rows", "F(4, 3) by panels")),
     ],
     ids=["vectors that do not divide", "3d", "groups", "dilated", "transposed", "stride 2", "1d"],
 )
@@ -239,7 +239,7 @@ def test_points_of_every_shape_are_right(task, checked) -> None:
         if sketch.name in checked:
             check(Example(task, random_inputs(task), rtol=1e-4, atol=1e-4), candidate)
             ran.append(sketch.name)
-    assert sketches and {*ran} == {*checked.split(", ")}
+    assert sketches and {*ran} == {*checked}
 
 
 def test_knobs_have_more_than_one_value_and_none_is_worse_than_what_rules_take() -> None:
