@@ -65,7 +65,7 @@ from modelc.partition.draft import Prepared, prepared
 from modelc.partition.narrow_products import require
 from modelc.passes import Machine, run_passes
 from modelc.plan.program import Compiled, Parameters, plan_program
-from modelc.space.choose import Schedules, accepted
+from modelc.space.choose import Schedules
 from modelc.space.constants import MOST_GROWTH, QUANTIZED_GROWTH, Within, is_quantized, kept_within, model_bytes
 from modelc.space.rules.derivation import rounding_error
 from modelc.space.shared_packing import SharedPacking, shared_packing_of
@@ -414,7 +414,7 @@ class Run:
             given = self.recorded.candidates.get(key)
         if given is not None:
             with self.blaming_given(task):
-                found = accepted(canonical, given, self.target)
+                found = self.schedules.accepted(canonical, given)
         else:
             found = self.schedules.chosen(canonical)
             self.rejected += len(found.rejected)

@@ -230,7 +230,7 @@ def _values(model: Path, whole: Whole, feed: Arrays) -> Arrays:
         exposed = Path(folder) / "model.onnx"
         expose(model, whole.values, exposed)
         try:
-            with Engine("ort", exposed) as engine:
+            with Engine("ort", exposed, timed=False) as engine:
                 return engine.run({name: np.asarray(array, order="C") for name, array in feed.items()})
         except EngineError as error:
             raise ModelError(f"{model} cannot be reduced, for ONNX Runtime does not run it: {error}") from None

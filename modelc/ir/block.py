@@ -289,6 +289,10 @@ class Task(Remembering):
 
     def canonical(self) -> Task:
         """The same Task with buffers and blocks named by position: equal for equal work."""
+        return self._canonical
+
+    @cached_property
+    def _canonical(self) -> Task:
         buffers = {b.name: f"b{i}" for i, b in enumerate(self.buffers)}
         blocks = {b.name: f"s{i}" for i, b in enumerate(self.blocks)}
         return Task(
@@ -304,7 +308,9 @@ class Task(Remembering):
     @cached_property
     def hash(self) -> str:
         """Equal Tasks (up to names) have equal hashes, from process to process."""
-        return hashlib.sha256(str(self.canonical()).encode()).hexdigest()[:16]
+        canonical = self.canonical()
+        vars(canonical)["hash"] = code = hashlib.sha256(str(canonical).encode()).hexdigest()[:16]
+        return code
 
     def __str__(self) -> str:
         lines = [f"task {self.name}({', '.join(self.inputs)}) -> ({', '.join(self.outputs)}) anchor {self.anchor}"]

@@ -1,4 +1,4 @@
-"""Objects of C sources that are the same in every package or every run, kept in the user's cache.
+"""Objects of C sources, and what is linked with, that are the same in every package or run, kept in the user's cache.
 
 An entry holds the objects of some sources. It is a file that is named by a digest of what they are made of: sources,
 flags, the compiler and where that looks for headers. Its first line is the checksum of the others, and these say which
@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -45,9 +45,22 @@ class Sources:
 @cache
 def objects_of(toolchain: Toolchain, sources: Sources) -> Mapping[str, bytes]:
     """The objects by file name, NAME.o of NAME.c. Raises ToolchainError."""
-    entry = _entry(toolchain, sources)
+    files = [(path.name, path.read_text()) for path in (*sources.files, *sources.headers)]
+    entry = _entry(toolchain, sources.flags, files)
     objects = _recalled(entry) if entry is not None else None
     return objects if objects is not None else _compiled(toolchain, sources, entry)
+
+
+def kept(toolchain: Toolchain, texts: Sequence[str], make: Callable[[], Mapping[str, bytes]]) -> Mapping[str, bytes]:
+    """What a toolchain makes of `texts` alone, without a header of the system, by file name."""
+    entry = _entry(toolchain, (), texts)
+    files = _recalled(entry) if entry is not None else None
+    if files is None:
+        files = make()
+        if entry is not None:
+            with suppress(OSError):  # as above
+                _keep(entry, files, {})
+    return files
 
 
 @cache
@@ -94,15 +107,14 @@ def _state(path: str) -> State:
     return status.st_size, status.st_mtime_ns
 
 
-def _entry(toolchain: Toolchain, sources: Sources) -> Path | None:
-    """Where the objects are kept; None where they depend on more than can be told, such as the machine."""
-    words = (*toolchain.command, *sources.flags)
+def _entry(toolchain: Toolchain, flags: Sequence[str], contents: Sequence[object]) -> Path | None:
+    """Where what is made of `contents` is kept; None where it depends on more than can be told, such as the machine."""
+    words = (*toolchain.command, *flags)
     compiler = _compiler(toolchain.command)
     if compiler is None or any("native" in word for word in words):
         return None
-    files = [(path.name, path.read_text()) for path in (*sources.files, *sources.headers)]
     searched = [os.environ.get(name) for name in SEARCHED]
-    decisive = json.dumps([__version__, toolchain.machine.gnu_triple, words, compiler, searched, files])
+    decisive = json.dumps([__version__, toolchain.machine.gnu_triple, words, compiler, searched, contents])
     return user_cache() / f"{PREFIX}{hashlib.sha256(decisive.encode()).hexdigest()[:32]}"
 
 

@@ -7,10 +7,12 @@ Linkers take the version of a symbol from the library that they see. These have 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
+from modelc.package.objects import kept
 from modelc.package.toolchain import Toolchain
 from modelc.scratch import TemporaryFolder
 
@@ -63,6 +65,7 @@ THREAD_LOCAL = {  # what finds a thread's own variables: the dynamic linker, and
     "arm": ("ld-linux-armhf.so.3", "2.4"),
     "riscv64": ("ld-linux-riscv64-lp64d.so.1", "2.27"),
 }
+FLAGS = ("-shared", "-nostdlib", "-fPIC", "-fno-builtin", "-w", "-Wl,--version-script=stub.map")
 
 
 def linking_old(toolchain: Toolchain) -> tuple[str, ...]:
@@ -76,40 +79,54 @@ def linking_old(toolchain: Toolchain) -> tuple[str, ...]:
 @cache
 def _stubs(toolchain: Toolchain) -> Path:
     """The folder of these libraries, which is there until this process ends."""
-    kept = TemporaryFolder("stubs")
-    _folders.append(kept)
-    folder, machine = Path(kept.name), toolchain.machine.name
-    libraries = {
-        "libc.so": ("libc.so.6", C),
-        "libm.so": ("libm.so.6", MATH),
-        "libpthread.so": ("libpthread.so.0", THREADS),
-    }
-    for file, (soname, names) in libraries.items():
+    folder, machine = TemporaryFolder("stubs"), toolchain.machine.name
+    _folders.append(folder)
+
+    def of_glibc(file: str, soname: str, names: Sequence[str]) -> _Library:
         versions: dict[str, list[str]] = {}
         for name in names:
             versions.setdefault(LATER.get(machine, {}).get(name, FIRST[machine]), []).append(name)
-        _make(toolchain, folder, file, soname, versions)
+        return _library(file, soname, versions)
+
+    libraries = [
+        of_glibc("libc.so", "libc.so.6", C),
+        of_glibc("libm.so", "libm.so.6", MATH),
+        of_glibc("libpthread.so", "libpthread.so.0", THREADS),
+    ]
     if machine in THREAD_LOCAL:
         soname, version = THREAD_LOCAL[machine]
-        _make(toolchain, folder, soname, soname, {version: ["__tls_get_addr"]})
-    return folder
+        libraries.append(_library(soname, soname, {version: ["__tls_get_addr"]}))
+    texts = [*FLAGS, *(text for library in libraries for text in library)]
+    for file, data in kept(toolchain, texts, lambda: _made(toolchain, libraries)).items():
+        Path(folder.name, file).write_bytes(data)
+    return Path(folder.name)
 
 
 _folders: list[TemporaryFolder] = []
 
 
-def _make(toolchain: Toolchain, folder: Path, file: str, soname: str, versions: Mapping[str, list[str]]) -> None:
-    names = [name for group in versions.values() for name in group]
-    (folder / "stub.c").write_text("".join(f"void {name}(void) {{}}\n" for name in names))
+class _Library(NamedTuple):
+    file: str
+    soname: str
+    source: str
+    versions: str  # the linker's script
+
+
+def _library(file: str, soname: str, versions: Mapping[str, Sequence[str]]) -> _Library:
+    source = "".join(f"void {name}(void) {{}}\n" for group in versions.values() for name in group)
     script = "".join(f"GLIBC_{version} {{ global: {'; '.join(group)}; }};\n" for version, group in versions.items())
-    (folder / "stub.map").write_text(script)
-    flags = [
-        "-shared",
-        "-nostdlib",
-        "-fPIC",
-        "-fno-builtin",
-        "-w",
-        f"-Wl,-soname,{soname}",
-        "-Wl,--version-script=stub.map",
-    ]
-    toolchain.compile([*flags, "stub.c", "-o", file], folder)
+    return _Library(file, soname, source, script)
+
+
+def _made(toolchain: Toolchain, libraries: Sequence[_Library]) -> dict[str, bytes]:
+    """The libraries by file name."""
+    made = {}
+    with TemporaryFolder("stubs") as name:
+        folder = Path(name)
+        for library in libraries:
+            (folder / "stub.c").write_text(library.source)
+            (folder / "stub.map").write_text(library.versions)
+            named = f"-Wl,-soname,{library.soname}"
+            toolchain.compile([*FLAGS, named, "stub.c", "-o", library.file], folder)
+            made[library.file] = (folder / library.file).read_bytes()
+    return made

@@ -32,7 +32,7 @@ class Network:
     ) -> None:
         self.layers = layers
         write_switched(floats, layers, ranges, corrections, most, path)
-        self.engine = stack.enter_context(Engine(ENGINE, path, threads))
+        self.engine = stack.enter_context(Engine(ENGINE, path, threads, timed=False))
         self.corrected = True
 
     def outputs(self, narrow: Collection[str], samples: Sequence[Arrays]) -> list[Arrays]:

@@ -106,7 +106,7 @@ def tried(
 
 def runs(model: Path, samples: Sequence[Arrays], threads: int, say: Say = lambda said: None) -> Iterator[Arrays]:
     """The outputs of a model for each sample, computed in float32 between what is rounded."""
-    with Engine(ENGINE, model, threads) as engine:
+    with Engine(ENGINE, model, threads, timed=False) as engine:
         for number, sample in enumerate(samples, 1):
             say(f"sample {number} of {len(samples)}")
             yield engine.run(sample)

@@ -4,9 +4,9 @@ first that its Nest's verifier accepts is taken. Where users' rules propose othe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from modelc.errors import InvalidIR
 from modelc.ir.block import Task
@@ -58,7 +58,8 @@ def accepted(task: Task, candidate: Candidate, target: Target, verify: bool = Tr
 
 def chosen(task: Task, target: Target, policy: Policy = DEFAULT) -> Chosen:
     """The best Candidate that its Nest's verifier accepts. Raises InvalidIR if there is none."""
-    return _first_accepted(task, target, ranked(families(task, target, policy), target))
+    schedules = ranked(families(task, target, policy), target)
+    return _first_accepted(task, target, schedules, partial(accepted, target=target))
 
 
 def candidates(task: Task, target: Target, policy: Policy = DEFAULT) -> Iterator[Candidate]:
@@ -74,6 +75,7 @@ class _Constructions:
     families: dict[str, tuple[tuple[Sketch, ...], ...]] = field(default_factory=dict)
     first: dict[str, float] = field(default_factory=dict)
     ranked: dict[str, tuple[Constructed, ...]] = field(default_factory=dict)
+    accepted: dict[tuple[str, str], Chosen] = field(default_factory=dict)  # by the Candidate's key too
 
 
 @lru_cache(MACHINES)
@@ -94,8 +96,9 @@ class Schedules:
         self.target, self.policy = target, policy
         made = _constructions(target, policy, tuple(rules().values()))
         if len(made.families) > MOST_TASKS:
-            made.families, made.first, made.ranked = {}, {}, {}
+            made.families, made.first, made.ranked, made.accepted = {}, {}, {}, {}
         self._families, self._first, self._ranked = made.families, made.first, made.ranked
+        self._accepted = made.accepted
         self._preferred: dict[str, Constructed] = {}
 
     def optimistic(self, task: Task) -> float:
@@ -115,7 +118,15 @@ class Schedules:
     def chosen(self, task: Task) -> Chosen:
         """chosen() of the canonical `task`."""
         first = self._preferred.get(task.hash)
-        return _first_accepted(task.canonical(), self.target, (*([first] if first else []), *self.ranked(task)))
+        schedules = (*([first] if first else []), *self.ranked(task))
+        return _first_accepted(task.canonical(), self.target, schedules, self.accepted)
+
+    def accepted(self, task: Task, candidate: Candidate) -> Chosen:
+        """accepted() of the canonical `task`: its Nest is verified once in a process, whoever made the Candidate."""
+        key = task.hash, candidate.key
+        if key not in self._accepted:
+            self._accepted[key] = accepted(task.canonical(), candidate, self.target)
+        return self._accepted[key]
 
     def near(self, task: Task, share: float) -> Iterator[Constructed]:
         """Everything that is constructed for the canonical `task` and not slower than its best by more than a `share`
@@ -160,11 +171,13 @@ class Schedules:
         return self._ranked[task.hash]
 
 
-def _first_accepted(task: Task, target: Target, schedules: Sequence[Constructed]) -> Chosen:
+def _first_accepted(
+    task: Task, target: Target, schedules: Sequence[Constructed], accept: Callable[[Task, Candidate], Chosen]
+) -> Chosen:
     rejected: list[str] = []
     for candidate in _every(task, target, schedules):
         try:
-            return replace(accepted(task, candidate, target), rejected=tuple(rejected))
+            return replace(accept(task, candidate), rejected=tuple(rejected))
         except InvalidIR as wrong:
             rejected.append(str(wrong))
     raise InvalidIR(f"every schedule of task {task.name} was rejected; the last one, because {rejected[-1]}")

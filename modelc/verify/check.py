@@ -46,7 +46,7 @@ class Runner:
         self._counting = any(plan.control for plan in package.manifest.variants)
         self._engine: Engine | None = None
         if not emulated(package):
-            self._engine = stack.enter_context(Engine("modelc", package.path))
+            self._engine = stack.enter_context(Engine("modelc", package.path, timed=False))
             if self._counting:
                 self._engine.count()
         else:

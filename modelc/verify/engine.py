@@ -7,7 +7,6 @@ import json
 import os
 import select
 import signal
-import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,23 +18,23 @@ from numpy.typing import NDArray
 
 from modelc.errors import ModelcError, PackageError, VerificationError
 from modelc.package.watch import Watch, watched
-from modelc.python_worker import worker_command
 from modelc.scratch import TemporaryFolder
+from modelc.verify.processes import Process, forked, started
 from modelc.verify.worker import ENGINES, read_arrays, write_arrays
 
 NAMES = tuple(ENGINES)
-WORKER = Path(__file__).with_name("worker.py")  # as a module it would import the whole room first, which takes long
 TIMEOUT = 1800.0  # seconds for one answer: a wrong kernel may never end
-NO_THREADS = {"OPENBLAS_NUM_THREADS": "1"}  # of NumPy, with which engines multiply nothing: they take long to start
 PIPE_BYTES = 1 << 20
 MOST_WORDS = 1000  # bytes that are read of what a worker said before it died
 
 
 class Engine:
-    """A worker with `path` open in it: `modelc` opens packages, the others ONNX models."""
+    """A worker with `path` open in it: `modelc` opens packages, the others ONNX models. One that is not
+    `timed` is there sooner."""
 
-    def __init__(self, engine: str, path: str | Path, threads: int = 1) -> None:
+    def __init__(self, engine: str, path: str | Path, threads: int = 1, timed: bool = True) -> None:
         self.engine = engine
+        self._start_worker = started if timed else forked
         self._path, self._threads = path, threads
         self._folder = TemporaryFolder("engine")
         self._said = Path(self._folder.name) / "stderr"
@@ -45,19 +44,10 @@ class Engine:
     def _start(self) -> None:
         reading, writing = os.pipe()  # what a package's steps read and write
         self._watched: int | None = reading
-        self._writing = writing
         with suppress(AttributeError, OSError):  # another system, or a user who has many pipes: it is only slower
             fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         with self._said.open("wb") as said:
-            self._worker = subprocess.Popen(
-                worker_command(WORKER),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=said,
-                pass_fds=(writing,),
-                start_new_session=True,  # an interrupt is for us; the worker ends when its pipe does
-                env={**NO_THREADS, **os.environ},
-            )
+            self._worker = self._start_worker(said, writing)
         os.close(writing)
         path = str(Path(self._path).resolve())
         try:
@@ -101,7 +91,7 @@ class Engine:
         write_arrays(str(self._given), {name: np.asarray(array, order="C") for name, array in inputs.items()})
         assert self._watched is not None
         files = {"inputs": str(self._given), "outputs": str(self._taken)}
-        self._tell("watch", **files, places=watch.places, fd=self._writing)
+        self._tell("watch", **files, places=watch.places, fd=self._worker.pipe)
         try:
             watch.consume(watched(self._watched, watch.places, TIMEOUT))
         except PackageError as error:
@@ -122,14 +112,12 @@ class Engine:
         return self._answer(command)
 
     def _tell(self, command: str, **arguments: Any) -> None:
-        assert self._worker.stdin is not None
         with suppress(BrokenPipeError):  # then there is no answer either
             self._worker.stdin.write(json.dumps({command: arguments}).encode() + b"\n")
             self._worker.stdin.flush()
 
     def _answer(self, command: str) -> dict[str, Any]:
         worker = self._worker
-        assert worker.stdout is not None
         try:
             if not select.select([worker.stdout], [], [], TIMEOUT)[0]:
                 raise self._died(f"did not finish within {TIMEOUT:g} s when it was asked to {command}")
@@ -167,10 +155,9 @@ class Engine:
         if self._watched is not None:
             watched, self._watched = self._watched, None
             os.close(watched)
-        for pipe in (self._worker.stdin, self._worker.stdout, self._worker.stderr):
-            if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
+        for pipe in (self._worker.stdin, self._worker.stdout):
+            with suppress(BrokenPipeError):
+                pipe.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -183,7 +170,7 @@ class EngineError(ModelcError):
     """An engine said no: a missing module, an operator it lacks, inputs it does not take; or it died."""
 
 
-def _end_of(worker: subprocess.Popen[bytes]) -> str:
+def _end_of(worker: Process) -> str:
     code = worker.wait()
     if code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"

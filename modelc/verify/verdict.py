@@ -291,7 +291,7 @@ class _Whole:
     def reference(self, stack: ExitStack) -> Engine:
         """ONNX Runtime; where numbers are quantized without its fusions, which change them, and with products of bytes
         that are exact on every CPU."""
-        return stack.enter_context(Engine("ort-plain" if self.plain else "ort", self.model))
+        return stack.enter_context(Engine("ort-plain" if self.plain else "ort", self.model, timed=False))
 
     def compare(self, made: Arrays, reference: Arrays) -> list[OutputReport]:
         """One report for each output. Raises ModelcError for one that the model does not have."""

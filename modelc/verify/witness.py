@@ -66,7 +66,7 @@ def compare_pieces(
     with TemporaryFolder("pieces") as folder, ExitStack() as stack:
         bare, pieces = Path(folder) / "model.onnx", Path(folder) / "pieces.onnx"
         expose(model, [*values, *assembled], bare)
-        with Engine("ort-plain", bare) as engine:
+        with Engine("ort-plain", bare, timed=False) as engine:
             kinds = engine.shapes(feed)
         values = {name: value.within(kinds[name][1]) for name, value in values.items() if name in kinds}
         values = {name: v for name, v in values.items() if (v.array.dtype.name, v.array.shape) == kinds[name]}
@@ -74,7 +74,7 @@ def compare_pieces(
         arrays = {**assembled, **{name: value.array for name, value in values.items()}}
         made = cut(model, arrays, pieces)
         given = {made.given[name]: np.asarray(arrays[name], order="C") for name in made.given}
-        engine = stack.enter_context(Engine("ort-plain", pieces))
+        engine = stack.enter_context(Engine("ort-plain", pieces, timed=False))
         reference = engine.run({**feed, **given})
         tensors = {**{name: reference[place] for name, place in made.read.items()}, **feed}
         tensors |= arrays

@@ -12,6 +12,13 @@
 A process of its own, because ONNX Runtime heeds set_denormal_as_zero in a process's first session alone, because a
 package that is wrong can crash, and because engines that are compared must not share threads and caches of allocations.
 It ends with the process that started it, whatever it is doing.
+
+With a socket's number as argument it is what engines are forked from (processes.py), so that each costs no start of
+Python and no import of NumPy:
+
+    {"fork": {"folder": ..., "environment": {...}, "cpus": [...]}}   and with it the files 0, 1, 2 and the pipe;
+                                          {"pid": 77, "pipe": 8}
+    {"wait": 77}                          {"status": 9}, as waitpid() gives it, once that engine has ended
 """
 
 from __future__ import annotations
@@ -20,6 +27,7 @@ import ctypes
 import json
 import os
 import select
+import socket
 import struct
 import sys
 import threading
@@ -35,6 +43,8 @@ from numpy.typing import NDArray
 from modelc import runtime
 from modelc.runtime import ModelError, aligned, as_bits
 
+HEAD = struct.Struct("<I")  # of a message to whom forks engines: the bytes of JSON that follow
+FILES = 4
 Arrays = dict[str, NDArray[Any]]
 Run = Callable[[Arrays], Arrays]
 
@@ -260,5 +270,50 @@ def serve() -> None:
         answers.flush()
 
 
+def fork_engines(control: socket.socket) -> None:
+    """Answers until the other end of the socket is closed, or the process that has it ends."""
+    poll, parent = select.poll(), -1
+    poll.register(control, select.POLLIN)
+    with suppress(OSError, AttributeError):  # whoever else was forked from the parent may have its end of the socket
+        parent = os.pidfd_open(os.getppid())
+        poll.register(parent, select.POLLIN)
+    while [ready for ready, _ in poll.poll()] == [control.fileno()]:
+        head, files, _, _ = socket.recv_fds(control, HEAD.size, FILES)
+        if len(head) < HEAD.size:
+            return
+        text = b""
+        while len(text) < HEAD.unpack(head)[0]:
+            text += control.recv(1 << 16)
+        [(command, given)] = json.loads(text).items()
+        if command == "fork" and (child := os.fork()) == 0:
+            control.close()
+            if parent >= 0:
+                os.close(parent)
+            _become(files[:3], given)
+            serve()
+            os._exit(0)
+        answer = {"pid": child, "pipe": files[3]} if command == "fork" else {"status": os.waitpid(given, 0)[1]}
+        for file in files:
+            os.close(file)
+        control.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _become(standard: Sequence[int], given: Mapping[str, Any]) -> None:
+    """Makes a forked process one that was started by whoever asked for it."""
+    os.setsid()
+    for number, file in enumerate(standard):
+        os.dup2(file, number)
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(given["environment"])
+    with suppress(OSError):
+        os.chdir(given["folder"])
+    with suppress(OSError, AttributeError):
+        os.sched_setaffinity(0, given["cpus"])
+
+
 if __name__ == "__main__":
-    serve()
+    if len(sys.argv) > 1:
+        fork_engines(socket.socket(fileno=int(sys.argv[1])))
+    else:
+        serve()

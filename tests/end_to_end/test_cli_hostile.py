@@ -334,13 +334,13 @@ DYING = {  # what the worker's Python does before it serves, and what is to be s
 
 @pytest.mark.parametrize("program", DYING)
 def test_an_engine_that_dies_is_told_from_a_package_that_does(cli, tmp_path, monkeypatch, program) -> None:
+    package = small.package()  # which is verified where no engine dies
     (tmp_path / "sitecustomize.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(Engine, "ENVIRONMENT", str(tmp_path), raising=False)
     with pytest.raises(EngineError, match="nothing to compare the package with") as said:
-        Engine("ort", small.model())
+        Engine("ort", small.model(), timed=False)
     assert DYING[program] in str(said.value) and ("no such thing" in str(said.value)) == ("no such" in program)
-    code, out, err = cli("verify", small.package(), "--against", small.model())
+    code, out, err = cli("verify", package, "--against", small.model())
     assert code == 2 and out == "" and DYING[program] in err
 
 

@@ -330,8 +330,8 @@ ATTACKS = (one_weight, all_of_a_layer, a_bias_under_softmax, a_channel, two_chan
 @pytest.mark.parametrize(
     ("target", "attacks"),
     [
-        ("native", ATTACKS[::2]),
-        pytest.param("native", ATTACKS[1::2], marks=pytest.mark.slow),
+        ("native", ATTACKS[::3]),
+        pytest.param("native", (*ATTACKS[1:3], *ATTACKS[4:]), marks=pytest.mark.slow),
         pytest.param("cortex-a76", ATTACKS[:2], marks=pytest.mark.slow),
     ],
     ids=["native", "others", "cortex-a76"],
@@ -543,7 +543,7 @@ def test_later_runs_are_judged_too(tmp_path: Path) -> None:
     """What data decides, a size for one, may be wrong for some data alone."""
     path = classifier(tmp_path / "m.onnx")
     modelc.compile(path, output=tmp_path / "m.modelc", database=False, verify=False)
-    counts = [[k.samples for k in modelc.verify(tmp_path / "m.modelc", path, samples=n).kernels] for n in (2, 4)]
+    counts = [[k.samples for k in modelc.verify(tmp_path / "m.modelc", path, samples=n).kernels] for n in (1, 2)]
     assert all(few < many for few, many in zip(*counts, strict=True))
 
 

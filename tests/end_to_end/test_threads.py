@@ -368,7 +368,7 @@ def test_strassen(same_bits, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", [plain, full])
 @pytest.mark.parametrize("kind", QUANTIZED)
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 def test_whole_numbers(same_bits, every_step_shared: None, kind: str, target: Callable[[], Target]) -> None:
     same_bits(QUANTIZED[kind], target())
 

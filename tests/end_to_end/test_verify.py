@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from repository import ROOT
 from tiny_package import NATIVE_TRIPLE, skip_without_tools
 
 import modelc
-from modelc.errors import InputError, ModelcError, PackageError
+from modelc.errors import InputError, ModelcError, PackageError, VerificationError
 from modelc.frontend.steering.uses import Span, index_spans, not_negative, read_uses
 from modelc.frontend.witness.surgery import expose
 from modelc.ir.layout import Layout, Primitive, reordered
@@ -34,6 +35,7 @@ from modelc.verify.compare import distance, filtered_distance
 from modelc.verify.draw import Roles, draw_inputs
 from modelc.verify.engine import Engine
 from modelc.verify.kernels.stored import unpacked
+from modelc.verify.processes import Nursery
 from modelc.verify.worker import at_line
 
 nan, inf = np.nan, np.inf
@@ -351,13 +353,30 @@ def test_cross_compiled_packages_are_verified_under_emulation(tmp_path: Path, ta
 PARENT = """if True:
     import os, sys, time
     from modelc.verify.engine import Engine
-    engine = Engine(sys.argv[2], sys.argv[3])
+    engine = Engine(sys.argv[2], sys.argv[3], timed=sys.argv[1] == "busy")
     engine.run({"x": __import__("numpy").zeros(64, "float32")})
     if sys.argv[1] == "forked" and os.fork() == 0:
         time.sleep(1000)  # another process that could still write to the worker
     print(engine._worker.pid, flush=True)
     engine.time(1000) if sys.argv[1] == "busy" else time.sleep(1000)
 """
+
+
+def test_engines_are_forked_while_they_would_start_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = {"x": np.random.default_rng(0).standard_normal((1, 3, 20, 24)).astype(np.float32)}
+    with ExitStack() as stack:
+        alike = [stack.enter_context(Engine("modelc", small.package(), timed=False)) for _ in range(2)]
+        monkeypatch.setenv("LD_BIND_NOW", "1")  # which a process heeds when it starts
+        other = stack.enter_context(Engine("modelc", small.package(), timed=False))
+        alone = stack.enter_context(Engine("modelc", small.package()))
+        first, second, *others = (engine._worker.parent for engine in (*alike, other, alone))
+        assert isinstance(first, Nursery) and first is second and first not in others and others[0] is not others[1]
+        outputs = [engine.run(feed)["y"] for engine in (*alike, other, alone)]
+        assert all((output == outputs[0]).all() for output in outputs)
+        first._process.kill()  # its engines end with it
+        with pytest.raises(VerificationError, match="crashed"):
+            alike[0].run(feed)
+        assert (other.run(feed)["y"] == outputs[0]).all()
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (5,), (3, 4, 2)])

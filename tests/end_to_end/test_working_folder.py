@@ -26,6 +26,7 @@ from modelc.package.toolchain import find_toolchain, native_machine
 from modelc.python_worker import HERE, worker_command
 from modelc.target import list_targets, load_target, parse_target
 from modelc.target.native import build_probe
+from modelc.verify import processes
 from modelc.verify.engine import NAMES, Engine
 
 PYTHONS = ("json.py", "numpy.py", "modelc.py", "onnx.py", "tvm.py", "runpy.py", "pickle.py", "ziglang.py")
@@ -40,6 +41,7 @@ models:
   net: {{path: {model}, shapes: [{{x: [4, 8]}}]}}
 """
 SHAPE = ("--shape", "x=4,8")
+BETWEEN = "\x1f"  # arguments of a command
 
 
 @pytest.fixture
@@ -77,11 +79,19 @@ def product(path: Path) -> Path:
 
 def installed(folder: Path) -> list[str]:
     """The command as pip installs it, which does not look in the working folder; modelc is in no folder that a worker
-    looks in by itself."""
+    looks in by itself. Each argument is a whole command, and is run after the one before it in the same process. What
+    is timed is timed for a moment, and in few processes."""
     script = folder / "bin/modelc"
     script.parent.mkdir()
     script.write_text(
-        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom modelc.__main__ import main\nsys.exit(main())\n"
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom modelc.__main__ import main\n"
+        "from modelc.tune import end_to_end, retiming, selection\nimport modelc.verify.bench as bench\n"
+        "bench.SLICES, retiming.FINALISTS, retiming.ENTRANTS = 2, 1, 2\n"
+        "end_to_end.THOROUGH = end_to_end.BRIEF = end_to_end.Effort(0.05, 2, 2)\n"
+        "selection.HEATS, selection.FINAL = retiming.Round(2, 2), retiming.Round(3, 3)\n"
+        f"for command in sys.argv[1:]:\n    sys.argv[1:] = command.split({BETWEEN!r})\n"
+        "    try:\n        main()\n"
+        "    except SystemExit as end:\n        print(sys.argv[1], end.code, flush=True, file=sys.stderr)\n"
     )
     return [sys.executable, str(script)]
 
@@ -91,15 +101,11 @@ def as_module() -> list[str]:
 
 
 def test_no_verb_executes_it(marker: Path, tmp_path: Path) -> None:
-    program = installed(tmp_path)
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    verbs = set()
+    asked = list[tuple[str, ...]]()
 
     def modelc(*arguments: object) -> None:
-        done = subprocess.run([*program, *map(str, arguments)], capture_output=True, text=True, env=env)
-        assert done.returncode == 0, (arguments, done.stderr)
-        assert not marker.exists(), (arguments, marker.read_text())
-        verbs.add(str(arguments[0]))
+        asked.append(tuple(map(str, arguments)))
 
     model = product(tmp_path / "product.onnx")
     np.savez("in.npz", x=np.ones((4, 8), np.float32))
@@ -124,7 +130,12 @@ def test_no_verb_executes_it(marker: Path, tmp_path: Path) -> None:
     modelc("report", "p", "-o", "p.html")
     modelc("doctor")
     modelc("help", "compile")
-    assert verbs - {"--version"} == VERBS_RUN == {verb.name for verb in VERBS}
+    assert {verb for verb, *_ in asked} - {"--version"} == VERBS_RUN == {verb.name for verb in VERBS}
+    command = [*installed(tmp_path), *map(BETWEEN.join, asked)]
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    assert not marker.exists(), (done.stderr, marker.read_text())
+    ends = [f"{verb} 0" for verb, *_ in asked]
+    assert [line for line in done.stderr.splitlines() if line in ends] == ends, done.stderr
 
 
 def test_a_module_that_is_run_leaves_it(marker: Path, tmp_path: Path) -> None:
@@ -198,11 +209,13 @@ def test_every_python_looks_elsewhere(marker: Path, tmp_path: Path, python: str)
 
 
 @pytest.mark.parametrize("engine", NAMES)
-def test_engines_do_not_execute_it(marker: Path, engine: str) -> None:
+def test_engines_do_not_execute_it(marker: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_latest", None)  # that it is started here
+    timed = engine in ("ort", "openvino")
     if "openvino" in engine:
         pytest.importorskip("openvino")
     path = small.package() if engine == "modelc" else small.model()
-    with Engine(engine, path) as opened:
+    with Engine(engine, path, timed=timed) as opened:
         assert opened.run({"x": np.ones((1, 3, 20, 24), np.float32)})["y"].shape == (1, 10)
 
 

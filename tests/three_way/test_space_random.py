@@ -24,7 +24,7 @@ from modelc.space.rules.derivation import derive
 from modelc.target import Target, VectorUnit
 
 T = TypeVar("T")
-EXAMPLES = int(os.environ.get("MODELC_EXAMPLES", "7"))  # of each property; CI's slice by default
+EXAMPLES = int(os.environ.get("MODELC_EXAMPLES", "4"))  # of each property; CI's slice by default
 UNROLLED = 64  # copies of a leaf at most
 LANES = 32
 random_schedules = settings(

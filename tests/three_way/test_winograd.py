@@ -204,7 +204,7 @@ def test_kernels_of_every_transform(m, shape) -> None:
         "transposed alone",
     ],
 )
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 def test_kernels_of_other_windows(task) -> None:
     """Every other transform, in one of the shapes by turns."""
     for number, m in enumerate(sizes_of(task)[::2]):
@@ -213,34 +213,33 @@ def test_kernels_of_other_windows(task) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "drawn", "checked"),
+    ("task", "checked"),
     [
-        (conv(2, 20, (13, 9), 40), 2, "F(2, 3) by rows, F(2, 3) by points"),
-        (conv(2, 8, (4, 9, 7), 20, dims=3), 1, "F(2, 3) by panels"),
-        (conv(2, 36, (18, 7), 40, group=2), 2, "F(2, 3) by rows, F(4, 3) by points"),
-        (conv(1, 20, (12, 9), 40, pads=2, dilation=2), 2, "F(2, 3) by rows, F(6, 3) by panels"),
-        (transposed(1, 20, (5, 7), 40), 2, "F(2, 2) by rows, F(3, 2) by panels"),
-        (conv(1, 20, (17, 14), 40, strides=2), 2, "F(2, 2) by rows, F(3, 2) by points"),
-        (conv(2, 20, (50,), 40, dims=1), 2, "F(2, 3) by rows, F(4, 3) by panels"),
+        (conv(2, 20, (13, 9), 40), ("F(2, 3) by rows", "F(2, 3) by points")),
+        (conv(2, 8, (4, 9, 7), 20, dims=3), ("F(2, 3) by panels",)),
+        (conv(2, 36, (18, 7), 40, group=2), ("F(2, 3) by rows", "F(4, 3) by points")),
+        (conv(1, 20, (12, 9), 40, pads=2, dilation=2), ("F(2, 3) by rows", "F(6, 3) by panels")),
+        (transposed(1, 20, (5, 7), 40), ("F(2, 2) by rows", "F(3, 2) by panels")),
+        (conv(1, 20, (17, 14), 40, strides=2), ("F(2, 2) by rows", "F(3, 2) by points")),
+        (conv(2, 20, (50,), 40, dims=1), ("F(2, 3) by rows", "F(4, 3) by panels")),
     ],
     ids=["vectors that do not divide", "3d", "groups", "dilated", "transposed", "stride 2", "1d"],
 )
 @pytest.mark.sweep(1)
-def test_points_of_every_shape_are_right(task, drawn, checked) -> None:
+def test_points_of_every_shape_are_right(task, checked) -> None:
     """Every shape of every transform has points, all of them accepted; of some shapes they run."""
-    found, ran, generator = 0, 0, np.random.default_rng(drawn)
+    ran, generator = list[str](), np.random.default_rng(1)
     sketches = winograd_sketches(task, TARGET, [])
     for sketch in sketches:
-        points = sketch.random(drawn, generator)
-        assert (sketch.estimate(points, 4) > 0).all() and sketch.legal(sketch.start()[None, :]).all()
-        for candidate in map(sketch.candidate, points):
-            assert Candidate.from_json(candidate.to_json()) == candidate
-            accepted(task, candidate, TARGET)
-            found += 1
+        (point,) = sketch.random(1, generator)
+        assert (sketch.estimate(point[None, :], 4) > 0).all() and sketch.legal(sketch.start()[None, :]).all()
+        candidate = sketch.candidate(point)
+        assert Candidate.from_json(candidate.to_json()) == candidate
+        accepted(task, candidate, TARGET)
         if sketch.name in checked:
             check(Example(task, random_inputs(task), rtol=1e-4, atol=1e-4), candidate)
-            ran += 1
-    assert found == len(sketches) * drawn and ran == drawn
+            ran.append(sketch.name)
+    assert sketches and {*ran} == {*checked}
 
 
 def test_knobs_have_more_than_one_value_and_none_is_worse_than_what_rules_take() -> None:

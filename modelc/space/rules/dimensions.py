@@ -54,10 +54,10 @@ def _collapsible(
         kinds = [i.reduce for i in b.iters if i.name in (a, c)]
         if len(kinds) != 2 or kinds[0] != kinds[1]:
             raise DoesNotApply(f"{a} and {c} are not of one kind in block {b.name}")
-        used = sum(e == Var(a) or e == Var(c) for x in (*b.body, *b.where, *b.writes) for e in walk(x))
         plain = 0
         for access in [x for e in (*b.body, *b.where, *b.writes) for x in loads(e)]:
-            dims = [[k for k, i in enumerate(access.indices) if i == Var(v)] for v in (a, c)]
+            names = [i.name if isinstance(i, Var) else None for i in access.indices]
+            dims = [[k for k, name in enumerate(names) if name == v] for v in (a, c)]
             if dims == [[], []]:
                 continue
             if [len(d) for d in dims] != [1, 1]:
@@ -87,7 +87,8 @@ def _collapsible(
                     shape = task.buffer(x.buffer).shape
                     if (other.ranges[i.name], other.ranges[j.name]) != (shape[pair[0]], shape[pair[1]]):
                         raise DoesNotApply(f"{x} covers a part of {x.buffer} only")
-        if used != plain:
+        used = [e for x in (*b.body, *b.where, *b.writes) for e in walk(x) if isinstance(e, Var) and e.name in (a, c)]
+        if len(used) != plain:
             raise DoesNotApply(f"{a} or {c} is used outside plain indices in block {b.name}")
     return pairs, merged
 

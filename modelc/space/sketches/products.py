@@ -87,9 +87,14 @@ class Products(Sketch):
         """Cycles of all products, chunk by chunk [P]."""
         chunk, cycles = self.column(points, "chunk"), np.zeros(len(points))
         names = (*(f"rows.{n}" for n in self.gemm.inside), "vectors")
-        for size in np.unique(chunk):
+        for size in map(int, np.unique(chunk)):
             which = chunk == size
-            cycles[which] = self._table(int(size))[tuple(self.index(points[which], n) for n in names)]
+            if (
+                len(points) == 1 and size not in self._tables
+            ):  # what a Sketch begins with, which may be all that is asked
+                cycles[which] = self._cycles(size, np.column_stack([self.column(points, n) for n in names]))
+            else:
+                cycles[which] = self._table(size)[tuple(self.index(points[which], n) for n in names)]
         return cycles
 
     @cached_property
@@ -102,11 +107,20 @@ class Products(Sketch):
             values = {k.name: k.values for k in self.all_knobs()}
             sizes = [values[f"rows.{n}"] for n in self.gemm.inside] + [values["vectors"]]
             every = np.array(list(product(*sizes)), np.int64)
-            chunks = -(-self.gemm.anchor.ranges[self.chunked] // chunk)
-            tiled = self.gemm if chunk == self.first_chunk else self.products_in(chunk)
-            cycles = chunks * kernel_cycles(tiled, every[:, :-1], every[:, -1])
-            self._tables[chunk] = cycles.reshape([len(s) for s in sizes])
+            self._tables[chunk] = self._cycles(chunk, every).reshape([len(s) for s in sizes])
         return self._tables[chunk]
+
+    def _cycles(self, chunk: int, tiles: Ints) -> Floats:
+        """Cycles of all products in chunks of that size, for register `tiles` [T x rows and vectors]."""
+        chunks = -(-self.gemm.anchor.ranges[self.chunked] // chunk)
+        if chunk not in self._tiled:
+            self._tiled[chunk] = self.gemm if chunk == self.first_chunk else self.products_in(chunk)
+        return chunks * kernel_cycles(self._tiled[chunk], tiles[:, :-1], tiles[:, -1])
+
+    @cached_property
+    def _tiled(self) -> dict[int, Tiled]:
+        """The products in chunks of each size, with what is worked out of them already."""
+        return {}
 
 
 def halved(extent: int) -> set[int]:
