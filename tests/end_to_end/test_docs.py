@@ -178,7 +178,7 @@ def run_block(block: Block, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("page", RUN)
-@pytest.mark.sweep(7)
+@pytest.mark.sweep(6)
 def test_what_a_page_says_can_be_run(
     page: str, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_brief: None
 ) -> None:

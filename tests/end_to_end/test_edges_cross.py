@@ -36,6 +36,7 @@ def examples() -> dict[str, Example]:
 
 
 @pytest.mark.parametrize("machine", ["cortex-a72", "armv7-neon", "riscv64-v"])
+@pytest.mark.sweep(2)
 def test_edges_emulated(machine: str) -> None:
     """No signal, and what the interpreter gives."""
     target = load_target(machine)

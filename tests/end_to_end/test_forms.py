@@ -141,7 +141,7 @@ def test_two_models_are_loaded_by_one_program(tmp_path: Path) -> None:
     [{"emit": ("so", "a"), "embed_params": True}, {"emit": ("o",), "freestanding": True}],
     ids=["hosted", "bare"],
 )
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 def test_two_models_are_linked_statically(tmp_path: Path, triple: str, form: dict[str, object]) -> None:
     skip_without_tools(triple)
     packages = two(tmp_path, triple, **form)

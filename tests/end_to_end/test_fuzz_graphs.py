@@ -15,7 +15,7 @@ from fuzzing import Report
 from packaged import native
 from random_graphs import draw
 
-SLICES, CASES = 10, 10
+SLICES, CASES = 16, 6
 
 
 @pytest.mark.parametrize("part", range(SLICES))

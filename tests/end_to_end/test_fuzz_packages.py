@@ -22,9 +22,9 @@ def outcome_of(seed: Seed, reader: str, *edits: dict[str, object]) -> tuple[str,
 
 
 def test_a_slice(seed: Seed) -> None:
-    report = fuzz(seed, 12, number=9, readers=QUICK)
+    report = fuzz(seed, 8, number=9, readers=QUICK)
     assert report.passed and report.finish() == 0, report.to_json()["failures"]
-    assert report.kinds["done"] > 5 and report.kinds["refused"] > 15 and report.kinds.total() == 12 * len(QUICK)
+    assert report.kinds["done"] > 5 and report.kinds["refused"] > 10 and report.kinds.total() == 8 * len(QUICK)
 
 
 def test_the_undamaged_package_is_accepted(seed: Seed) -> None:

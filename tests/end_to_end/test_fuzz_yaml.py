@@ -20,14 +20,14 @@ from modelc.compile.config import load_config
 from modelc.errors import ConfigError, ModelcError
 from modelc.target import load_target, read_intrinsics
 
-CASES = 40
+CASES = 24
 
 
 def test_a_slice_of_the_fuzzer() -> None:
     report = fuzz_yaml.fuzz(list(fuzz_yaml.KINDS), seed=1, count=CASES, limits=Limits(), small=False)
     found = report.to_json()
     assert report.passed, found["failures"]
-    assert found["cases"] == CASES and found["kinds"]["done"] >= 3 and found["kinds"]["refused"] >= 15
+    assert found["cases"] == CASES and found["kinds"]["done"] >= 3 and found["kinds"]["refused"] >= 8
     assert found["most_bytes"] < 2 << 30
 
 
@@ -48,7 +48,7 @@ BOMBS = fuzz_yaml.bombs(CONFIG.read_bytes())
 
 
 @pytest.mark.parametrize("number", range(len(BOMBS)))
-@pytest.mark.sweep(10)
+@pytest.mark.sweep(6)
 def test_bombs_are_refused(tmp_path, number) -> None:
     path = tmp_path / "bomb.yaml"
     path.write_bytes(BOMBS[number])

@@ -102,6 +102,7 @@ def test_a_browser_draws_every_plot_and_its_console_is_empty(page: Path, tmp_pat
 
 @needs_browser
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)])
+@pytest.mark.sweep(1)
 def test_it_is_not_blank(page: Path, tmp_path: Path, width: int, dark: bool) -> None:
     rows = pixels(browser.picture(page, tmp_path / "profile", tmp_path / "a.png", width, 2400, dark))
     assert len({*rows}) > 400  # many rows of pixels differ

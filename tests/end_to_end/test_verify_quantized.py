@@ -45,6 +45,7 @@ def right(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Compiled(model, path, blueprints_of(read_package(path), model))
 
 
+@pytest.mark.sweep(1)
 def test_a_right_package_is_right_kernel_by_kernel(right: Compiled) -> None:
     report = right.verified(right.model, per_layer=True)
     assert report.passed and "without optimisations" in report.reference
