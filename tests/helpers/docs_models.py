@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import quantized_models
+from onnx import helper
 from onnx.parser import parse_model
+from small_model import save
 from small_network import write_small_network
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
@@ -65,6 +67,14 @@ def write_models(folder: Path) -> None:
     for name, text in TEXTS.items():
         onnx.save(parse_model(HEAD + text), folder / f"{name}.onnx")
     quantized_models.conv_net(folder / "INT8.onnx")
+    weights = {"w": np.random.default_rng(1).standard_normal((128, 64)).astype(np.float32)}
+    save(
+        folder / "DECODER.onnx",
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        {"x": [1, 128]},
+        {"y": [1, 64]},
+        weights,
+    )
     image = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype(np.float32)
     np.savez(folder / "F.npz", input=image)
     (folder / "modelc.yaml").write_text(MATRIX)
