@@ -22,7 +22,7 @@ from modelc.cli import output
 from modelc.package import write_package
 from modelc.scratch import user_cache
 from modelc.tune import end_to_end, retiming, selection
-from modelc.verify import diff
+from modelc.verify import diff, engine
 
 OWN = "MODELC_TESTS_CACHE"  # says to workers that it is there already; what they make there goes with it
 
@@ -108,7 +108,9 @@ def copy(package: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def in_brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few packages are timed, for a moment, and few processes: what is tested is not who is faster."""
+    """Few packages are timed, for a moment, and in few processes, which are forked: what is tested is not who is
+    faster."""
+    monkeypatch.setattr(engine, "started", engine.forked)
     monkeypatch.setattr(end_to_end, "THOROUGH", end_to_end.Effort(0.05, 2, 2))
     monkeypatch.setattr(selection, "HEATS", retiming.Round(2, 2))
     monkeypatch.setattr(selection, "FINAL", retiming.Round(3, 3))
