@@ -41,7 +41,8 @@ def limits_of_weights(target: Target) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Priced:
-    """Estimated seconds of a run: of the whole, and of each layer. A Task of several is divided evenly."""
+    """Estimated seconds of a run: of the whole, and of each layer: of the Tasks that compute it, though they round for
+    the next as well."""
 
     whole: float
     layers: dict[str, float]
@@ -55,7 +56,7 @@ def priced(run: Run, model: Path, layers: Collection[str]) -> Priced:
     for bound in program.kernels:
         seconds = asked.schedules.seconds(bound.task)
         whole += seconds
-        covered = [name for name in bound.task.nodes if name in each]
-        for name in covered:
-            each[name] += seconds / len(covered)
+        layer = next((name for name in bound.task.nodes if name in each), None)
+        if layer is not None:
+            each[layer] += seconds
     return Priced(whole, each)
