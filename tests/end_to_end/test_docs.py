@@ -204,7 +204,7 @@ NOT_RUN = [
     if block.language == "sh" and block.mark and not block.runs
 ]
 EXAMPLES = "examples/"  # which have tests of their own
-OTHERS = {"pip", "dask", "eval", ".venv/bin/python"}  # programs that are not ours
+OTHERS = {"pip", "dask", "eval", ".venv/bin/python", "aarch64-linux-gnu-objdump"}  # programs that are not ours
 
 
 def is_read(words: list[str]) -> bool:
