@@ -373,7 +373,10 @@ def test_engines_are_forked_while_they_would_start_alike(monkeypatch: pytest.Mon
         assert isinstance(first, Nursery) and first is second and first not in others and others[0] is not others[1]
         outputs = [engine.run(feed)["y"] for engine in (*alike, other, alone)]
         assert all((output == outputs[0]).all() for output in outputs)
+        ended = os.pidfd_open(alike[0]._worker.pid)
         first._process.kill()  # its engines end with it
+        assert select.select([ended], [], [], 60)[0]
+        os.close(ended)
         with pytest.raises(VerificationError, match="crashed"):
             alike[0].run(feed)
         assert (other.run(feed)["y"] == outputs[0]).all()
