@@ -82,7 +82,7 @@ class _Storing:
             self.groups[k].insert(at + 1, written)
             self.readers[read.buffer].add(k)
         for g, reader in outside:
-            new = _reading(reader, name, piece.blocks[0], number)
+            new = _dequantizing(reader, name, piece.blocks[0], number)
             self.groups[g][_position(self.groups[g], reader)] = new
             for other in new.reads:
                 self.readers.setdefault(other, set()).add(g)
@@ -186,7 +186,7 @@ def _with(e: Expr, read: Load, number: Expr) -> Expr:
     return rewrite(e, lambda part: number if part == read else None)
 
 
-def _reading(reader: Piece, name: str, block: AnyBlock, number: Expr) -> Piece:
+def _dequantizing(reader: Piece, name: str, block: AnyBlock, number: Expr) -> Piece:
     """`reader` with the `number` that `block` wrote to `name` in the place of what it reads there."""
 
     def visit(e: Expr) -> Expr | None:
