@@ -8,6 +8,7 @@ at the end: next to each other, contractions in bytes need no numbers in float32
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 
 from modelc.ir.block import Task
@@ -55,8 +56,15 @@ def slower_in_bytes(
     if not reasons:
         return {}
     mixed = partition(prepared(simplified(reasons)), row_bytes)
-    before, after = (sum(made.seconds(bound.task) for bound in program.kernels) for program in (in_bytes, mixed))
-    return reasons if after < before else {}
+    return reasons if _longer(in_bytes, mixed, made.seconds) > 0 else {}
+
+
+def _longer(program: Program, other: Program, seconds_of: Callable[[Task], float]) -> float:
+    """The seconds that `program` takes more than `other`. Tasks that both have are not priced."""
+    tasks = {bound.task.hash: bound.task for each in (program, other) for bound in each.kernels}
+    calls = Counter(bound.task.hash for bound in program.kernels)
+    calls.subtract(bound.task.hash for bound in other.kernels)
+    return sum(times * seconds_of(tasks[key]) for key, times in calls.items() if times)
 
 
 def _priced(program: Program, names: Collection[str], seconds_of: Callable[[Task], float]) -> dict[str, float]:

@@ -41,7 +41,7 @@ class Limits:
 
     def notes(self, within: Within) -> tuple[str, ...]:
         """What became of the parameters of a quantized model, where nobody says a limit."""
-        from modelc.space.constants import MOST_LOST, QUANTIZED_GROWTH
+        from modelc.space.constants import QUANTIZED_GROWTH, QUANTIZED_LOST
 
         if self.params or not within.model_bytes:
             return ()
@@ -49,7 +49,7 @@ class Limits:
         if times > QUANTIZED_GROWTH:
             return (
                 f"parameters are {times:.2f} times the quantized model's: within {QUANTIZED_GROWTH}x it would be more "
-                f"than {MOST_LOST:.0%} slower by estimate, which --max-params {QUANTIZED_GROWTH}x allows",
+                f"than {QUANTIZED_LOST:.0%} slower by estimate, which --max-params {QUANTIZED_GROWTH}x allows",
             )
         if not within.schedules:
             return ()

@@ -66,7 +66,7 @@ from modelc.partition.narrow_products import require
 from modelc.passes import Machine, run_passes
 from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.space.choose import Schedules
-from modelc.space.constants import MOST_GROWTH, QUANTIZED_GROWTH, Within, is_quantized, kept_within, model_bytes
+from modelc.space.constants import Within, is_quantized, kept_within, model_bytes
 from modelc.space.rules.derivation import rounding_error
 from modelc.space.shared_packing import SharedPacking, shared_packing_of
 from modelc.target import Target
@@ -384,8 +384,7 @@ class Run:
                 self.shared_packing = shared_packing_of(programs, self.schedules, given)
                 shared = self.shared_packing.schedules
                 limit = self.limits.params_bytes(model_bytes(programs))
-                growth = QUANTIZED_GROWTH if self.quantized else MOST_GROWTH
-                self.within = kept_within(programs, self.schedules, given, shared, limit, growth)
+                self.within = kept_within(programs, self.schedules, given, shared, limit, self.quantized)
                 self.schedules.prefer({**shared, **self.within.schedules})
             scheduled = {}
             for key, task in tasks.items():

@@ -26,6 +26,7 @@ from modelc.space.shared_packing import LEAST_BYTES, Constants, Reader, readers_
 MOST_GROWTH = 2.0  # of the model's constants, where nobody says a limit
 QUANTIZED_GROWTH = 1.2  # of a quantized model's, which is made to be small
 MOST_LOST = 0.05  # of a Program's seconds, for that
+QUANTIZED_LOST = 0.02  # for the limit of a quantized model, which is made to be fast as well
 ALIGNMENT = 64  # of every constant
 ANY_SECONDS = 1e9  # times the best: every schedule that is constructed
 
@@ -84,12 +85,13 @@ def kept_within(
     given: Mapping[str, Candidate],
     preferred: Mapping[str, Constructed],
     limit: int | None,
-    growth: float = MOST_GROWTH,
+    quantized: bool = False,
 ) -> Within:
     """Schedules with which the constants of `programs`, which make one package, take at most `limit` bytes, or as
-    few as there are schedules for; without a limit at most `growth` times the model's, as far as no Program becomes
-    slower by more than MOST_LOST. Tasks that have a `given` Candidate, by their hash, keep it; `preferred` are the
-    schedules of others that are not those which they get by themselves."""
+    few as there are schedules for; without a limit at most MOST_GROWTH times the model's, as far as no Program becomes
+    slower by more than MOST_LOST; QUANTIZED_GROWTH and QUANTIZED_LOST of a `quantized` model. Tasks with a `given`
+    Candidate, by their hash, keep it; `preferred` are the schedules of others that are not those which they get by
+    themselves."""
     constants = Constants()
     readers = readers_of(programs, constants, LEAST_BYTES if limit is None else 0)
     plain = model_bytes(programs)
@@ -97,10 +99,11 @@ def kept_within(
     own = {key: _own(reader, schedules, given, preferred) for key, reader in readers.items()}
     taken = {key: stored for key, (stored, _) in own.items()}
     seconds = {key: seconds for key, (_, seconds) in own.items()}
+    growth, lost_at_most = (QUANTIZED_GROWTH, QUANTIZED_LOST) if quantized else (MOST_GROWTH, MOST_LOST)
     most = (limit if limit is not None else int(growth * plain)) - small
     changed: dict[str, Constructed] = {}
     total = [seconds_of(program, schedules) for program in programs]
-    left = [float("inf") if limit is not None else MOST_LOST * all_ for all_ in total]
+    left = [float("inf") if limit is not None else lost_at_most * all_ for all_ in total]
     for every in (False, True) if limit is not None else (False,):  # to construct every schedule takes long
         if _bytes(taken.values()) <= most:
             break
