@@ -10,7 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
+from modelc.compile.config import Config
+from modelc.compile.precision import constant_bytes
+from modelc.compile.programs import attention_bytes
 from modelc.ir.block import Task
 from modelc.ir.graph import Graph
 from modelc.ir.program import Program
@@ -18,6 +22,7 @@ from modelc.layout.program import partition
 from modelc.partition.draft import prepared
 from modelc.passes.integer_contractions import CONTRACTIONS
 from modelc.space.choose import Schedules
+from modelc.target import Target
 
 WHOLE = ("ConvInteger", "MatMulInteger")
 NEAR = 0.85  # of the seconds in float32 by closed forms: what takes less in bytes is quicker so
@@ -27,27 +32,25 @@ LEAST_SAVED = 5e-6  # seconds: of what takes no longer than a call, prices say l
 Reasons = Mapping[str, str]  # by the node of a contraction, why it is not multiplied in bytes
 
 
-def slower_in_bytes(
-    original: Graph, simplified: Callable[[Reasons], Graph], schedules: Callable[[Graph], Schedules], row_bytes: int
-) -> Reasons:
+def slower_in_bytes(original: Graph, simplified: Callable[[Reasons], Graph], target: Target, config: Config) -> Reasons:
     """The contractions of `original`, between DequantizeLinear and QuantizeLinear, that are quicker in float32, with
-    the sentence that says so. `simplified` is the Graph with what it is told in float32, and `schedules` are for it;
-    `row_bytes` are for rows of attention scores."""
-    whole = simplified({})
+    the sentence that says so. `simplified` is the Graph with what it is told in float32."""
+    whole, row_bytes = simplified({}), attention_bytes(target, config)
     ops = {node.name: node.op for node in original.nodes}
-    taken = {s for n in whole.nodes if n.op in WHOLE for s in n.source if ops.get(s) in CONTRACTIONS}
-    if not taken:
+    narrow = {s for n in whole.nodes if n.op in WHOLE for s in n.source if ops.get(s) in CONTRACTIONS}
+    if not narrow:
         return {}
-    made = schedules(whole)
+    cold_bytes = constant_bytes(whole, config.policy.precision, target)
+    schedules = Schedules(replace(target, cold_bytes=cold_bytes), config.policy)
     in_bytes, real = (
         partition(prepared(graph), row_bytes)
-        for graph in (whole, simplified(dict.fromkeys(taken, "it is priced in float32")))
+        for graph in (whole, simplified(dict.fromkeys(narrow, "it is priced in float32")))
     )
-    rough, otherwise = (_priced(program, taken, made.optimistic) for program in (in_bytes, real))
-    near = {name for name in taken if rough[name] > NEAR * otherwise[name]}
+    rough, otherwise = (_priced(program, narrow, schedules.optimistic) for program in (in_bytes, real))
+    near = {name for name in narrow if rough[name] > NEAR * otherwise[name]}
     if not near:
         return {}
-    seconds, otherwise = (_priced(program, near, made.seconds) for program in (in_bytes, real))
+    seconds, otherwise = (_priced(program, near, schedules.seconds) for program in (in_bytes, real))
     reasons = {
         name: f"its price is {1e6 * seconds[name]:.1f} us in bytes and {1e6 * otherwise[name]:.1f} us in float32"
         for name in sorted(near)
@@ -56,7 +59,7 @@ def slower_in_bytes(
     if not reasons:
         return {}
     mixed = partition(prepared(simplified(reasons)), row_bytes)
-    return reasons if _longer(in_bytes, mixed, made.seconds) > 0 else {}
+    return reasons if _longer(in_bytes, mixed, schedules.seconds) > 0 else {}
 
 
 def _longer(program: Program, other: Program, seconds_of: Callable[[Task], float]) -> float:

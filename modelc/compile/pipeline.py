@@ -30,7 +30,7 @@ from modelc.compile.inputs import check_elements, check_states, fitting
 from modelc.compile.limits import Limits
 from modelc.compile.padding import padding_of
 from modelc.compile.precision import DTYPES, Added, constant_bytes, each_rounded, errors_added, narrowing, ways
-from modelc.compile.programs import Partitioning, Programs, attention_bytes, parameter_bytes
+from modelc.compile.programs import Partitioning, Programs, parameter_bytes
 from modelc.compile.publish import Comparison, WrongByFiltering, offering_no_verify, publish
 from modelc.compile.result import CompileResult
 from modelc.compile.stages import Stages, Stopped
@@ -309,13 +309,7 @@ class Run:
         dequantizes = any(node.op == "DequantizeLinear" for node in original.nodes)
         if self.recipe is not None or not self.weighing or not dequantizes:
             return {}
-
-        def schedules(graph: Graph) -> Schedules:
-            cold = constant_bytes(graph, self.config.policy.precision, self.target)
-            return Schedules(replace(self.target, cold_bytes=cold), self.config.policy)
-
-        simplified = partial(self._simplified, original)
-        return slower_in_bytes(original, simplified, schedules, attention_bytes(self.target, self.config))
+        return slower_in_bytes(original, partial(self._simplified, original), self.target, self.config)
 
     @cached_property
     def drafts(self) -> tuple[Prepared, ...]:
@@ -413,11 +407,11 @@ class Run:
             given = self.recorded.candidates.get(key)
         if given is not None:
             with self.blaming_given(task):
-                found = self.schedules.accepted(canonical, given)
+                chosen = self.schedules.accepted(canonical, given)
         else:
-            found = self.schedules.chosen(canonical)
-            self.rejected += len(found.rejected)
-        return canonical, found.candidate, found.task, found.nest
+            chosen = self.schedules.chosen(canonical)
+            self.rejected += len(chosen.rejected)
+        return canonical, chosen.candidate, chosen.task, chosen.nest
 
     def blaming_given(self, task: Task) -> AbstractContextManager[None]:
         """Where the Candidate of `task` was not made here, what fails is its fault."""

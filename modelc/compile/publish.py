@@ -49,9 +49,9 @@ class Comparison:
     def report(self, folder: Path, say: Callable[[str], None]) -> Report:
         """How far the package in `folder` is off; `say` is told how many kernels of how many have run."""
         v = self.limits
-        given = (v.seed, v.samples, v.rtol, v.atol, v.bf16, v.f16)
+        policy = (v.seed, v.samples, v.rtol, v.atol, v.bf16, v.f16)
         judged = (self.blueprints, v.check)
-        return verify_outputs(folder, self.model, self.inputs, *given, True, *judged, brief=True, say=say)
+        return verify_outputs(folder, self.model, self.inputs, *policy, True, *judged, brief=True, say=say)
 
 
 def publish(

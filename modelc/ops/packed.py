@@ -164,8 +164,8 @@ def _quantize_define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ..
     lead, buffers, made, block = _scaled(node, x)
     over, by_block = (*point(lead), Var("w")), (*point(lead), Var("b"))
     inverse = Load("inverse", (*point(lead), Var("w") // (block // 4)))
-    whole = [op("round", Load("x0", (*point(lead), Var("w") * 4 + t)) * inverse) for t in range(4)]
-    codes = assign("codes", (*lead, Iter("w", x.shape[-1] // 4)), Load("y0", over), _word(whole))
+    numbers = [op("round", Load("x0", (*point(lead), Var("w") * 4 + t)) * inverse) for t in range(4)]
+    codes = assign("codes", (*lead, Iter("w", x.shape[-1] // 4)), Load("y0", over), _word(numbers))
     each = op("round", Load("x0", (*point(lead), Var("b") * block + Var("i"))) * Load("inverse", by_block))
     iters = (*lead, Iter("b", x.shape[-1] // block))
     total = Load("total", by_block)

@@ -13,12 +13,12 @@ from quantized_models import Written, run_here
 
 import modelc
 from modelc.compile.byte_prices import slower_in_bytes
+from modelc.compile.config import load_config
 from modelc.frontend.onnx import import_model
 from modelc.ir.graph import Graph
 from modelc.package import read_package
 from modelc.passes import run_passes
 from modelc.passes.machine import Machine
-from modelc.space.choose import Schedules
 from modelc.target import load_target
 
 
@@ -59,7 +59,7 @@ def test_where_bytes_are_multiplied_quickly_nothing_is_kept(tmp_path: Path, name
         machine = Machine.of(target)
         return run_passes(original, machine=Machine(machine.units, machine.kept_bytes, machine.dots, reasons))  # type: ignore[arg-type]
 
-    found = slower_in_bytes(original, simplified, lambda graph: Schedules(target), target.second.bytes // 2)
-    assert found.keys() == real
-    graph = simplified(found)
+    reasons = slower_in_bytes(original, simplified, target, load_config())
+    assert reasons.keys() == real
+    graph = simplified(reasons)
     assert sum(node.op == "ConvInteger" for node in graph.nodes) == 2 - len(real)

@@ -27,7 +27,7 @@ from modelc.ir.loop import Inside, Loop, Root
 from modelc.space.analysis.access import Access, accesses, reads_plainly
 from modelc.space.analysis.footprint import Floats, Ints
 from modelc.space.analysis.loops import trips
-from modelc.space.analysis.words import apart_words, most_words
+from modelc.space.analysis.words import most_words
 from modelc.space.cost.operations import operations
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.prepare import consumers_of, output_strides
@@ -254,7 +254,7 @@ class Tiled:
     def unrolled_steps(self, knobs: TiledKnobs, tiles: dict[str, tuple[int, ...]]) -> list[Loop]:
         """The loop over a few reduction steps that is unrolled, after its tile was added to `tiles`; none where the
         steps are few, or a unit's own, or where LLVM would spill accumulators."""
-        if not self.unrollable() or knobs.steps == 1 or self._long(knobs):
+        if not self.unrollable() or knobs.steps == 1 or self.vectors_outside(knobs):
             return []
         name, steps = self.reduction[-1], min(knobs.steps, self.ranges[self.reduction[-1]] // 2)
         if self.unrolled_registers(knobs, steps) > self.target.vector.registers:
@@ -264,15 +264,8 @@ class Tiled:
 
     def vectors_outside(self, knobs: TiledKnobs) -> bool:
         """Whether a register tile takes all rows of a vector before those of the next: where many words are multiplied
-        at a step, what a vector of them is taken apart into for all rows stays in registers for one vector alone. Words
-        of a row are taken apart for all vectors of it instead."""
-        if not self._long(knobs):
-            return False
-        apart = apart_words(self.anchor)
-        return any(r.strides[self.vector] != 0 for r in self.reads if r.load in apart)
-
-    def _long(self, knobs: TiledKnobs) -> bool:
-        """Whether a step multiplies so many words for several rows that it is long enough by itself."""
+        at a step, what a vector of them is taken apart into for all rows stays in registers for one vector alone. Such
+        a step is long enough by itself."""
         return prod(c for _, c in knobs.rows) > 1 and self._words >= MANY_WORDS
 
     @cached_property
