@@ -31,7 +31,6 @@ from bench_ops import count
 from kept_rows import MODELS
 from PIL import Image
 from rich.table import Table
-from sklearn.datasets import load_sample_images
 
 from modelc.cli.terminal import err, out
 from modelc.package import read_package
@@ -46,10 +45,18 @@ COLUMNS = ("f32", "ORT f32", "OV f32", "ORT int8", "OV int8")
 SMALLEST = 0.4  # part of a photograph, of its shorter side
 
 
+class Refused(Exception):
+    """A network that is not compiled so, and why."""
+
+
 def photographs(name: str, height: int, width: int, change: Callable[[Array], Array]) -> Draw:
     """Input `name`: parts of photographs, each as `change` makes it of [height, width, 3] from 0 to 255."""
 
     def draw(rng: np.random.Generator, samples: int) -> dict[str, Array]:
+        try:
+            from sklearn.datasets import load_sample_images
+        except ImportError as error:
+            raise Refused("there are no photographs without scikit-learn: pip install 'modelc[bench]'") from error
         images = [Image.fromarray(image) for image in load_sample_images().images]
         made = []
         for _ in range(samples):
@@ -116,10 +123,6 @@ NETWORKS = {
     "resnet50-arc": Network(noise("input", 1, 1, 149, 64)),
     "minilm": Network(words(128, 30_000), {"input_ids": (1, 128), "attention_mask": (1, 128)}),
 }
-
-
-class Refused(Exception):
-    """A network that is not compiled so, and why."""
 
 
 def packages(name: str, model: Path, folder: Path, samples: int) -> dict[str, Any]:
