@@ -106,6 +106,7 @@ def show_recipe(recipe: Recipe) -> None:
         (
             shortened(layer.name, MOST_NAME),
             layer.dtype,
+            layer.weights,
             f"{layer.alone:.3%}",
             f"{layer.network:.3%}",
             f"{1e6 * layer.saved_seconds:.1f}",
@@ -113,4 +114,4 @@ def show_recipe(recipe: Recipe) -> None:
         )
         for layer in recipe.layers
     ]
-    show(("layer", "dtype", "error alone", "error in the network", "saved µs, estimated", "why"), rows)
+    show(("layer", "dtype", "weights", "error alone", "error in the network", "saved µs, estimated", "why"), rows)

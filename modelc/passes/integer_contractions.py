@@ -8,7 +8,8 @@ is a constant times the sums of the weights, computed here; where it is known on
 the same product is a small kernel. A border of padding holds the zero point, and not zero. An instruction takes whole
 numbers of certain dtypes: activations are stored as those, int8 as uint8 with 128 added, where only that is multiplied
 with int8; and as many channels, for which what writes them writes more. Weights that less their zero point are no int8
-(uint8 with a zero point far from the middle) are int8 and a shift, by which the sums of activations are multiplied.
+(uint8 with a zero point far from the middle) are int8 and a shift, by which the sums of activations are multiplied, as
+are those that an instruction for smaller weights multiplies so.
 
 Numbers differ from those of the float contraction by its rounding errors alone: next to a tie a whole number may be a
 step away (docs/quantized.md).
@@ -33,6 +34,7 @@ from modelc.passes.quantized import (
     LARGEST_EXACT,
     LARGEST_SUM,
     Operand,
+    bounds_of,
     can_be_narrowed,
     centred_weights,
     depth_of,
@@ -129,7 +131,7 @@ class Integers:
         x, w = operand(e, node.inputs[0]), operand(e, node.inputs[1])
         assert x is not None and w is not None
         if e.data(w.whole) is None:
-            return product(e, x, w, units_for(None, 0, self.units))
+            return product(e, x, w, units_for(node, None, 0, self.units))
         weights = centred_weights(e, w, node)
         assert weights is not None
         scale = x.scale * w.scale  # in float32, as a quantizer computes the scale of biases
@@ -172,11 +174,11 @@ class Integers:
         else:
             w = np.ascontiguousarray(w.T) if node.attrs.get("transB", 0) else w
             operation, channels, summed, columns, attrs = "MatMulInteger", len(e.shape(x)) - 1, 0, 1, {}
-        units, dtype = units_for(w, columns, self.units), e.value(x).dtype
+        units, dtype = units_for(node, w, columns, self.units), e.value(x).dtype
         to = stored_as(dtype, units)
         if to != dtype:
             x, zero = stored(e, x, to, zero)
-        w, shift = narrowed(w, columns)
+        w, shift = narrowed(w, columns, bounds_of(units))
         window = (w.shape[2:], attrs) if columns == 0 else None
         sums = summed_up(e, x, zero, window) if shift.any() else ""
         whole = padded(w.shape[summed], depth_of(to, units), attrs.get("group", 1))
@@ -211,10 +213,10 @@ class Integers:
         along = [-1 if k == columns else 1 for k in range(w.ndim)]
         weights_zero = weights_zero.astype(np.int64)
         weights = w.astype(np.int64) - (weights_zero.reshape(along) if weights_zero.size > 1 else weights_zero.max())
-        fits = can_be_narrowed(weights, node) and (columns == 0 or w.ndim == 2)
+        fits = can_be_narrowed(weights, columns, node) and (columns == 0 or w.ndim == 2)
         if not fits:
             return None
-        units = units_for(weights, columns, self.units)
+        units = units_for(node, weights, columns, self.units)
         summed, depth = w.shape[1] if columns == 0 else w.shape[0], depth_of(dtype, units)
         if padded(summed, depth, int(node.attrs.get("group", 1))) is None:
             return None
@@ -238,9 +240,9 @@ class Integers:
         if w is None or dtype not in BYTES or "within" in node.attrs or (columns and w.ndim != 2):
             return None
         weights = w.astype(np.int64)
-        if not can_be_narrowed(weights, node):
+        if not can_be_narrowed(weights, columns, node):
             return None
-        units, summed = units_for(weights, columns, self.units), w.shape[1 - columns]
+        units, summed = units_for(node, weights, columns, self.units), w.shape[1 - columns]
         depth = depth_of(dtype, units)
         if (stored_as(dtype, units) == dtype and units[0].within is None) or padded(
             summed, depth, int(node.attrs.get("group", 1))
@@ -258,7 +260,7 @@ class Integers:
         sx, zx, _, sw, zw, sy, _ = (np.asarray(k) for k in parameters)
         columns = 0 if node.op == "QLinearConv" else w.ndim - 1
         weights = centred_weights(e, Operand(node.inputs[3], sw, zw.astype(np.int64).reshape(-1), columns), node)
-        depth = 0 if weights is None else depth_of(e.value(x).dtype, units_for(weights, columns, self.units))
+        depth = 0 if weights is None else depth_of(e.value(x).dtype, units_for(node, weights, columns, self.units))
         summed = w.shape[1] if columns == 0 else w.shape[0]
         scalars = max(sx.size, zx.size, sy.size) == 1 and sw.size in (1, w.shape[columns])
         fits = columns == 0 or w.ndim == 2

@@ -19,6 +19,7 @@ from modelc.passes.pattern import Editor
 
 Array = NDArray[Any]
 SHIFT = 128  # between the numbers of int8 and uint8 that stand for the same
+ALL_BYTES = (-SHIFT, SHIFT - 1)
 LARGEST_SUM = (1 << 31) - 1
 LARGEST_EXACT = (1 << 24) - 1  # of the whole numbers up to which float32 has all
 LEAST_CHANNELS = 8  # of an output: fewer do not fill a vector's lanes
@@ -32,15 +33,21 @@ def stored_as(dtype: str, units: Sequence[Multiplied]) -> str:
     return dtype if dtype in activations or not activations else sorted(activations)[0]
 
 
-def units_for(weights: Array | None, columns: int, units: Sequence[Multiplied]) -> tuple[Multiplied, ...]:
-    """Those that multiply such weights, with columns in dimension `columns`, exactly: the fastest where some do only
-    these. None: weights that are computed."""
+def units_for(node: Node, weights: Array | None, columns: int, units: Sequence[Multiplied]) -> tuple[Multiplied, ...]:
+    """Those that multiply the weights of `node`, with columns in dimension `columns`, exactly: the fastest where some
+    do only these. None: weights that are computed."""
     if all(u.within is None for u in units):
         return tuple(units)
-    whole = None if weights is None else narrowed(weights, columns)[0]
-    ends = (-SHIFT, SHIFT - 1) if whole is None else (int(whole.min(initial=0)), int(whole.max(initial=0)))
-    exact = [u for u in units if u.bounds[0] <= ends[0] and ends[1] <= u.bounds[1]]
+    if weights is None:
+        exact = [u for u in units if u.bounds == ALL_BYTES]
+    else:
+        exact = [u for u in units if can_be_narrowed(weights, columns, node, u.bounds)]
     return tuple(sorted(exact, key=lambda u: u.speed)[-1:])
+
+
+def bounds_of(units: Sequence[Multiplied]) -> tuple[int, int]:
+    """The least and the largest weight that each of `units` multiplies."""
+    return max(u.bounds[0] for u in units), min(u.bounds[1] for u in units)
 
 
 def promised(dtype: str, units: Sequence[Multiplied]) -> dict[str, tuple[int, int]]:
@@ -192,25 +199,45 @@ def centred_weights(e: Editor, w: Operand, node: Node) -> Array | None:
     along = [-1 if k == w.axis else 1 for k in range(data.ndim)]
     zero = w.zero.reshape(along) if w.zero.size > 1 else w.zero.reshape(())
     centred: Array = data.astype(np.int64) - zero
-    return centred if can_be_narrowed(centred, node) else None
+    columns = 0 if "Conv" in node.op or node.attrs.get("transB", 0) else data.ndim - 1
+    return centred if can_be_narrowed(centred, columns, node) else None
 
 
-def can_be_narrowed(weights: Array, node: Node) -> bool:
-    """Whether weights less their zero points are int8, or become so by a shift, for which rows or windows of what is
-    multiplied with them are summed in float32."""
-    if weights.min(initial=0) >= -SHIFT and weights.max(initial=0) < SHIFT:
+def can_be_narrowed(weights: Array, columns: int, node: Node, bounds: tuple[int, int] = ALL_BYTES) -> bool:
+    """Whether weights less their zero points are from bounds[0] to bounds[1], or become so by a shift of each column,
+    for which rows or windows of what is multiplied with them are summed: sum(a * w) = sum(a * narrow) + shift * sum(a).
+
+    With n numbers in a column, activations less their zero point of -255 to 255, and a shift of s at most, sum(a) is
+    255 n at most, which float32 has exactly; shift * sum(a) and sum(a * narrow) are at most half of what int32 has.
+    Beside what sums of windows take, an instruction for smaller weights than bytes saves nothing.
+    """
+    if not weights.size or (weights.min() >= bounds[0] and weights.max() <= bounds[1]):
         return True
-    summed = prod(weights.shape[1:]) if "Conv" in node.op else max(weights.shape)
-    return node.attrs.get("group", 1) == 1 and LARGEST_BYTE * summed <= LARGEST_EXACT
+    if bounds != ALL_BYTES and prod(weights.shape[2:]) > 1:
+        return False
+    low, high, shift = _shifted(weights, columns, bounds)
+    most = int(max(SHIFT, np.abs(shift).max()))
+    summed = weights.size // weights.shape[columns]
+    return bool(
+        node.attrs.get("group", 1) == 1
+        and (high - low <= bounds[1] - bounds[0]).all()
+        and 2 * LARGEST_BYTE * most * summed <= LARGEST_SUM
+    )
 
 
-def narrowed(weights: Array, columns: int) -> tuple[Array, Array]:
-    """Weights as int8, and how much each of their columns, in dimension `columns`, is below what was given."""
-    others = tuple(k for k in range(weights.ndim) if k != columns)
-    low, high = weights.min(axis=others), weights.max(axis=others)
-    shift = np.where((low >= -SHIFT) & (high < SHIFT), 0, low + SHIFT)
+def narrowed(weights: Array, columns: int, bounds: tuple[int, int] = ALL_BYTES) -> tuple[Array, Array]:
+    """Weights as int8 from bounds[0] to bounds[1], and how much each of their columns, in dimension `columns`, is below
+    what was given."""
+    *_, shift = _shifted(weights, columns, bounds)
     along = [-1 if k == columns else 1 for k in range(weights.ndim)]
     return (weights - shift.reshape(along)).astype(np.int8), shift
+
+
+def _shifted(weights: Array, columns: int, bounds: tuple[int, int]) -> tuple[Array, Array, Array]:
+    """The ends of each column, and the least by which it is moved to lie within bounds."""
+    others = tuple(k for k in range(weights.ndim) if k != columns)
+    low, high = weights.min(axis=others), weights.max(axis=others)
+    return low, high, np.where(low < bounds[0], low - bounds[0], np.maximum(high - bounds[1], 0))
 
 
 def depth_of(dtype: str, units: Sequence[Multiplied]) -> int:
@@ -235,14 +262,14 @@ def refusal(e: Editor, node: Node, units: Sequence[Multiplied]) -> str | None:
     if x.axis is not None or x.zero.size > 1 or e.value(x.whole).dtype not in BYTES:
         return "activations are not bytes with one scale"
     if e.data(w.whole) is None:
-        units = units_for(None, 0, units)
+        units = units_for(node, None, 0, units)
         return slow(units) or product_refusal(e, node, x, w, units)
     weights, columns = centred_weights(e, w, node), columns_of(node, e.shape(node.inputs[1]))
     if weights is None:
         return "weights less their zero points are no int8, by channels in groups"
     if columns is None or (w.axis is not None and w.axis != columns) or node.attrs.get("transA", 0):
         return "scales are not by output channel"
-    groups, units = int(node.attrs.get("group", 1)), units_for(weights, columns, units)
+    groups, units = int(node.attrs.get("group", 1)), units_for(node, weights, columns, units)
     if said := slow(units):
         return said
     summed = weights.shape[1] if node.op == "Conv" else weights.shape[1 - columns]

@@ -6,7 +6,8 @@ ranges.py    the ranges that an activation may be rounded by
 smoothing.py what the channels of a value are divided by, so that one scale fits them
 price.py     the seconds that bytes save in each layer, by the compiler's estimate
 trials.py    each layer by itself: the range that its output is nearest with, and what it is off then
+asymmetric.py which layers can have weights with zero points
 network.py   the network with any choice of layers in bytes
-cut.py       what is given back to float32, until the drop holds
+cut.py       what goes back to float32, or first to asymmetric weights, until the drop holds
 command.py   the command: a CompileRequest and a Calibration become a Recipe, and a package
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -17,12 +17,22 @@ from modelc.errors import ConfigError, blaming
 from modelc.frontend.quantize.equalise import applied, largest_weights, smoothable
 from modelc.frontend.quantize.floats import FloatModel, float_model
 from modelc.frontend.quantize.layers import Layer, layers_of
-from modelc.frontend.quantize.recipe import FLOAT32, INT8, Floats, LayerChoice, Range, Recipe
+from modelc.frontend.quantize.recipe import (
+    ASYMMETRIC,
+    FLOAT32,
+    INT8,
+    SYMMETRIC,
+    Floats,
+    LayerChoice,
+    Range,
+    Recipe,
+)
 from modelc.frontend.quantize.scores import class_scores
 from modelc.frontend.quantize.write import correctable, write_quantized
 from modelc.frontend.witness.surgery import save
 from modelc.passes.machine import multiplied
-from modelc.quantize.cut import Cut, cut, ordered
+from modelc.quantize.asymmetric import nearer
+from modelc.quantize.cut import Cut, Form, cut, ordered
 from modelc.quantize.measure import Drop, Measure, measure_of
 from modelc.quantize.network import Network
 from modelc.quantize.price import Priced, limits_of_weights, priced, require_bytes
@@ -141,33 +151,59 @@ class _Calibrating:
         saved = {name: before.layers[name] - after.layers[name] for name in before.layers}
         faster = tuple(layer for layer in layers if saved[layer.name] > 0)
         network, corrections = self.corrected(faster, alone, watched, right)
-        errors = dict[str, float]()
+        forms = dict[str, Form]()
         for k, layer in enumerate(faster):
             say(f"the network with one layer in bytes, {k + 1} of {len(faster)}")
-            errors[layer.name] = network.error([layer.name], watched, right)
-        order = ordered([layer.name for layer in faster], errors, saved)
-        chosen = self.cut(order, network, measure, judging)
+            forms[layer.name] = Form(network.error([layer.name], watched, right), saved[layer.name])
+        other, other_forms = Alone({}, {}, {}), dict[str, Form]()
+
+        def finer() -> Cut:
+            nonlocal network, other, other_forms
+            other, other_forms = self.asymmetric(faster, alone, forms, before, smoothed, samples)
+            if other_forms:
+                means = {name: other.means[name] if name in corrections else None for name in other_forms}
+                network = self.network(alone, corrections, means, network.corrected)
+            return ordered(forms, other_forms)
+
+        def holds(cut: Cut) -> bool:
+            say(f"{len(cut.narrow)} of {len(layers)} layers in bytes, on {len(judging)} samples")
+            drop = measure.drop(network.outputs(cut.narrow, judging, cut.asymmetric))
+            return drop.share <= self.calibration.max_drop
+
+        chosen = cut(ordered(forms), holds, finer)
 
         def row(layer: Layer) -> LayerChoice:
             name = layer.name
-            dtype = INT8 if name in chosen.narrow else FLOAT32
-            why = GIVEN_BACK if name in chosen.wide else "" if dtype == INT8 else "no faster by estimate"
-            alone_error, network_error = rounded(alone.errors[name]), rounded(errors.get(name, 0.0))
-            return LayerChoice(name, dtype, alone_error, network_error, rounded(saved[name]), why)
+            zeros, narrow = name in chosen.asymmetric, name in chosen.narrow
+            error, seconds = (other_forms if zeros else forms).get(name, Form(0.0, saved[name]))
+            why = GIVEN_BACK if name in chosen.wide else "" if narrow else "no faster by estimate"
+            return LayerChoice(
+                name,
+                INT8 if narrow else FLOAT32,
+                rounded((other if zeros else alone).errors[name]),
+                rounded(error),
+                rounded(seconds),
+                why,
+                "" if not narrow else ASYMMETRIC if zeros else SYMMETRIC,
+            )
 
         while True:
             read = {layer.rounded for layer in layers if layer.name in chosen.narrow}
             recipe = Recipe(
                 tuple(map(row, layers)),
                 {value: stored for value, stored in alone.ranges.items() if value in read},
-                {name: added for name, added in corrections.items() if name in chosen.narrow},
+                {
+                    name: (other if name in chosen.asymmetric else alone).means[name]
+                    for name in corrections
+                    if name in chosen.narrow
+                },
                 smoothed if chosen.narrow else {},
                 self.most,
             )
             drop = self.stated(recipe, measure, judging)
             if drop.share <= self.calibration.max_drop or not chosen.narrow:
                 break
-            chosen = chosen.giving_back(chosen.given_back + 1)
+            chosen = chosen.taking(chosen.taken + 1)
         summary = {
             "drop": rounded(drop.share),
             "said": drop.said,
@@ -176,7 +212,9 @@ class _Calibrating:
             "calibrated_on": len(samples),
             "held_back": len(judging),
             "float32_seconds": rounded(before.whole),
-            "int8_seconds": rounded(before.whole - sum(saved[name] for name in chosen.narrow)),
+            "int8_seconds": rounded(
+                before.whole - sum(row.saved_seconds for row in recipe.layers if row.dtype == INT8)
+            ),
         }
         return replace(recipe, summary=summary)
 
@@ -223,16 +261,45 @@ class _Calibrating:
 
     def prices(self, plain: Path, alone: Alone, smoothed: Mapping[str, Floats]) -> tuple[Priced, Priced]:
         """The estimates of the float model, and of that with all layers in bytes."""
-        names = [layer.name for layer in self.layers]
         self.say("the price of float32")
-        before = priced(self.run, plain, names)
-        all_narrow = Recipe(
-            tuple(LayerChoice(name, INT8, 0, 0, 0) for name in names), alone.ranges, {}, smoothed, self.most
-        )
-        narrow = self.folder / "narrow.onnx"
-        write_quantized(self.model, all_narrow, narrow)
+        before = priced(self.run, plain, [layer.name for layer in self.layers])
         self.say("the price of bytes")
-        return before, priced(self.run, narrow, names)
+        return before, self.price_of_bytes(alone, smoothed, ())
+
+    def price_of_bytes(self, alone: Alone, smoothed: Mapping[str, Floats], asymmetric: Collection[str]) -> Priced:
+        """The estimates of the model with all layers in bytes, some of them with asymmetric weights."""
+        names = [layer.name for layer in self.layers]
+        kinds = {name: ASYMMETRIC if name in asymmetric else SYMMETRIC for name in names}
+        layers = tuple(LayerChoice(name, INT8, 0, 0, 0, weights=kinds[name]) for name in names)
+        narrow = self.folder / "narrow.onnx"
+        write_quantized(self.model, Recipe(layers, alone.ranges, {}, smoothed, self.most), narrow)
+        return priced(self.run, narrow, names)
+
+    def asymmetric(
+        self,
+        layers: Sequence[Layer],
+        alone: Alone,
+        forms: Mapping[str, Form],
+        before: Priced,
+        smoothed: Mapping[str, Floats],
+        samples: Sequence[Arrays],
+    ) -> tuple[Alone, dict[str, Form]]:
+        """Those of the layers that can have asymmetric weights, and are faster with them than in float32. What they add
+        to the network's error is taken to fall as what they are off by themselves does."""
+        self.say(f"asymmetric weights of {len(layers)} layers")
+        worth, other = nearer(self.floats, layers, alone, self.most, samples, self.folder, self.threads, self.say)
+        if not worth:
+            return other, {}
+        self.say("the price of asymmetric weights")
+        names = [layer.name for layer in worth]
+        after = self.price_of_bytes(alone, smoothed, names)
+        every = {
+            name: Form(
+                forms[name].error * other.errors[name] / alone.errors[name], before.layers[name] - after.layers[name]
+            )
+            for name in names
+        }
+        return other, {name: form for name, form in every.items() if form.saved > 0}
 
     def corrected(
         self, layers: Sequence[Layer], alone: Alone, samples: Sequence[Arrays], wanted: Sequence[Arrays]
@@ -241,8 +308,7 @@ class _Calibrating:
         all of the layers are in bytes."""
         means = {layer.name: alone.means[layer.name] for layer in layers if correctable(self.floats, layer)}
         self.say("the network with every layer in bytes")
-        path = self.folder / "switched.onnx"
-        network = Network(self.floats, self.layers, alone.ranges, means, self.most, path, self.threads, self.stack)
+        network = self.network(alone, means, {}, True)
         names, errors = [layer.name for layer in layers], dict[bool, float]()
         for corrected in (True, False):
             network.corrected = corrected
@@ -250,12 +316,27 @@ class _Calibrating:
         network.corrected = errors[True] < errors[False]
         return network, means if network.corrected else {}
 
-    def cut(self, order: Cut, network: Network, measure: Measure, judging: Sequence[Arrays]) -> Cut:
-        def holds(tried: Cut) -> bool:
-            self.say(f"{len(tried.narrow)} of {len(self.layers)} layers in bytes, on {len(judging)} samples")
-            return measure.drop(network.outputs(tried.narrow, judging)).share <= self.calibration.max_drop
-
-        return cut(order, holds)
+    def network(
+        self,
+        alone: Alone,
+        corrections: Mapping[str, Floats],
+        asymmetric: Mapping[str, Floats | None],
+        corrected: bool,
+    ) -> Network:
+        path = self.folder / "switched.onnx"
+        network = Network(
+            self.floats,
+            self.layers,
+            alone.ranges,
+            corrections,
+            self.most,
+            path,
+            self.threads,
+            self.stack,
+            asymmetric,
+        )
+        network.corrected = corrected
+        return network
 
     def stated(self, recipe: Recipe, measure: Measure, judging: Sequence[Arrays]) -> Drop:
         """The drop of the quantized model itself."""

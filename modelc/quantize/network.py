@@ -17,7 +17,8 @@ from modelc.verify.engine import Engine
 
 
 class Network:
-    """A model whose layers multiply bytes or not, with their corrections where it is `corrected`."""
+    """A model whose layers multiply bytes or not, with their corrections where it is `corrected`; those in `asymmetric`
+    by asymmetric weights too, with corrections of their own."""
 
     def __init__(
         self,
@@ -29,15 +30,19 @@ class Network:
         path: Path,
         threads: int,
         stack: ExitStack,
+        asymmetric: Mapping[str, Floats | None] | None = None,
     ) -> None:
-        self.layers = layers
-        write_switched(floats, layers, ranges, corrections, most, path)
+        self.layers, self.others = layers, asymmetric or {}
+        write_switched(floats, layers, ranges, corrections, self.others, most, path)
         self.engine = stack.enter_context(Engine(ENGINE, path, threads, timed=False))
         self.corrected = True
 
-    def outputs(self, narrow: Collection[str], samples: Sequence[Arrays]) -> list[Arrays]:
-        """What it gives for each sample where the layers called `narrow` multiply bytes."""
-        on = switches(self.layers, narrow, self.corrected)
+    def outputs(
+        self, narrow: Collection[str], samples: Sequence[Arrays], asymmetric: Collection[str] = ()
+    ) -> list[Arrays]:
+        """What it gives for each sample where the layers called `narrow` multiply bytes, those called `asymmetric` by
+        asymmetric weights."""
+        on = switches(self.layers, narrow, self.corrected, {name: name in asymmetric for name in self.others})
         return [self.engine.run({**sample, **on}) for sample in samples]
 
     def error(self, narrow: Collection[str], samples: Sequence[Arrays], wanted: Sequence[Arrays]) -> float:

@@ -72,11 +72,12 @@ def tried(
     folder: Path,
     threads: int,
     say: Say,
+    asymmetric: bool = False,
 ) -> Alone:
     """Which of the ranges of each value leaves the layers that read it with the least error, all layers alike, where
-    their weights go from -most to most."""
+    their weights are as `as_bytes` has them."""
     path = folder / "trials.onnx"
-    write_trials(floats, layers, ranges, most, path)
+    write_trials(floats, layers, ranges, most, asymmetric, path)
     squares: dict[tuple[str, int], float] = {}
     means: dict[tuple[str, int], Floats] = {}
     sizes = dict.fromkeys((layer.name for layer in layers), 0.0)

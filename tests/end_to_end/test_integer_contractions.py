@@ -158,14 +158,26 @@ def test_scales_and_factors_are_one_multiplication(tmp_path: Path) -> None:
     )  # by what is read in steps, for each that is rounded, and by what is written before the last
 
 
+def asymmetric(path: Path, dtype: str, bits: int = 8) -> Path:
+    """Weights with any zero points, by channel and one for all: of convolutions with a border and without, and of a
+    matrix product."""
+    zeros = np.array([-100, 0, 90, 127, -128, 5, 0, 64]) >> (8 - bits)
+    path = changed(conv_net(path, dtype), path, "w1_z", lambda z: z + zeros)
+    path = changed(path, path, "w2_z", lambda z: z - (77 >> (8 - bits)))
+    path = changed(path, path, "w3_z", lambda z: z + (np.arange(-120, 120, 15) >> (8 - bits)))
+    for name in ("w1_q", "w2_q", "w3_q"):
+        path = changed(path, path, name, lambda w: w >> (8 - bits))
+    return path
+
+
+@pytest.mark.parametrize("units", [VNNI, SDOT, WIDE], ids=["unsigned", "signed", "wide"])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
-def test_weights_with_any_zero_point_are_bytes_and_a_shift(tmp_path: Path, dtype: str) -> None:
-    """Of convolutions with a border and without, and of matrix products; a channel that fits is not shifted."""
-    zeros = np.array([-100, 0, 90, 127, -128, 5, 0, 64])
-    path = changed(conv_net(tmp_path / "a.onnx", dtype), tmp_path / "b.onnx", "w1_z", lambda z: z + zeros)
-    path = changed(path, tmp_path / "c.onnx", "w2_z", lambda z: z - 77)
-    path = changed(path, tmp_path / "d.onnx", "w3_z", lambda z: z + np.arange(-120, 120, 15))
-    graph = integers(path)
+def test_weights_with_any_zero_point_are_bytes_and_a_shift(
+    tmp_path: Path, dtype: str, units: tuple[Multiplied, ...]
+) -> None:
+    """A channel that fits is not shifted; sums of what is multiplied are taken once for all channels."""
+    path = asymmetric(tmp_path / "m.onnx", dtype)
+    graph = integers(path, units)
     same_numbers(path, graph)
     assert not graph.notes and sum(node.op == "ReduceSum" for node in graph.nodes) == 3
     assert {"ConvInteger", "MatMulInteger"} <= {node.op for node in graph.nodes}
@@ -230,6 +242,33 @@ def test_weights_of_seven_bits_are_multiplied_as_bytes(tmp_path: Path) -> None:
     with modelc.load(tmp_path / "p.modelc") as model:
         found = model.run(feed)["y"]
     assert np.array_equal(found, evaluate_graph(integers(path, WIDE), feed)["y"])
+
+
+@pytest.mark.parametrize("target, bits", [("native", 8), ("x86-64-v3", 7), ("raspberry-pi-5", 8)])
+def test_kernels_take_zero_points_of_weights_from_the_sum(tmp_path: Path, target: str, bits: int) -> None:
+    """Of seven bits on AVX2, rows are multiplied as bytes, and summed; windows as 16 bits, which need no sums."""
+    here = target in TARGETS
+    machine = run_here(target) if here else load_target(target)
+    if not here:
+        skip_without_tools(machine.triple)
+    path, units = asymmetric(tmp_path / "m.onnx", "uint8", bits), multiplied(machine)
+    graph = integers(path, units)
+    same_numbers(path, graph)
+    promises = [node.attrs.get("within") for node in graph.nodes if node.op in ("ConvInteger", "MatMulInteger")]
+    sums = sum(node.op == "ReduceSum" for node in graph.nodes)
+    if any(unit.within for unit in units):
+        assert (sum(map(bool, promises)), sums) == ((2, 2) if bits == 7 else (0, 3))
+    elif units:
+        assert sums == (0 if bits == 7 else 3)
+    result = modelc.compile(path, machine, tmp_path / "p.modelc", database=False)
+    assert result.report is not None and result.report.passed
+    feed = drawn(path)
+    if here:
+        with modelc.load(tmp_path / "p.modelc") as model:
+            found = model.run(feed)["y"]
+    else:
+        found = run_emulated(tmp_path / "p.modelc", feed).outputs["y"]
+    assert np.array_equal(found, evaluate_graph(graph, feed)["y"])
 
 
 @pytest.mark.parametrize("name, instruction", [("raspberry-pi-4", "smlal"), ("armv7-neon", "vmlal.s16")])

@@ -6,11 +6,15 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from modelc.cli.quantizing import share_of
 from modelc.frontend.quantize.recipe import LayerChoice, Range, Recipe
 from modelc.frontend.quantize.weights import as_bytes, bias_as_whole
-from modelc.quantize.cut import Cut, cut, ordered
+from modelc.ir.graph import Node
+from modelc.passes.quantized import can_be_narrowed, narrowed
+from modelc.quantize.cut import Cut, Form, Step, cut, ordered
 from modelc.quantize.measure import Agreement, ByMetric
 from modelc.quantize.ranges import ranges_of
 from modelc.quantize.smoothing import divisors_of
@@ -37,10 +41,10 @@ def test_outliers_are_cut_off_by_some_ranges() -> None:
 
 def test_weights_have_a_scale_for_each_channel() -> None:
     weights = np.array([[1, -2, 0.5], [0, 0, 0], [100, 3, -7]], F)
-    whole, scale = as_bytes(weights, 0)
+    whole, scale, zero, _ = as_bytes(weights, 0)
     assert whole.dtype == np.int8 and np.abs(whole).max() == 127
     np.testing.assert_allclose(whole * scale[:, None], weights, atol=0.51 * scale.max())
-    assert scale[1] == 1
+    assert scale[1] == 1 and not zero.any()
     np.testing.assert_array_equal(as_bytes(weights.T, 1).whole, whole.T)
     assert bias_as_whole(np.array([1e9], F), np.array([1e-6], F)) is None
 
@@ -56,19 +60,75 @@ def test_channels_become_alike_where_that_costs_nothing() -> None:
 
 
 def test_few_are_given_back() -> None:
-    errors, saved = {"a": 0.1, "b": 0.4, "c": 0.2, "d": 0.0}, {"a": 1.0, "b": 1.0, "c": 0.01, "d": 1.0}
-    order = ordered("abcd", errors, saved)
-    assert order.order == ("c", "b", "a", "d")
+    order = ordered({"a": Form(0.1, 1), "b": Form(0.4, 1), "c": Form(0.2, 0.01), "d": Form(0, 1)})
+    assert [step.layer for step in order.order] == ["c", "b", "a", "d"]
     asked = list[int]()
 
     def holds(tried: Cut) -> bool:
-        asked.append(tried.given_back)
+        asked.append(tried.taken)
         return "b" not in tried.narrow
 
     chosen = cut(order, holds)
     assert chosen.wide == ("c", "b") and chosen.narrow == {"a", "d"} and len(asked) <= 3
     assert cut(order, lambda tried: True).narrow == set("abcd")
     assert cut(order, lambda tried: not tried.narrow).narrow == frozenset()
+
+
+def test_asymmetric_weights_come_before_float32_where_they_take_off_more_for_the_time() -> None:
+    symmetric = {"a": Form(0.4, 1), "b": Form(0.3, 1), "c": Form(0.1, 1)}
+    every = ordered(symmetric)
+    assert every.order == (Step("a"), Step("b"), Step("c"))
+    finer = ordered(symmetric, {"a": Form(0.2, 0.9), "b": Form(0.25, 0.1)})  # of b they take too long
+    assert finer.order == (Step("a", asymmetric=True), Step("b"), Step("a"), Step("c"))
+    chosen = cut(every, lambda tried: "b" not in tried.narrow, lambda: finer)
+    assert (chosen.narrow, chosen.asymmetric, chosen.wide) == ({"a", "c"}, {"a"}, ("b",))
+    assert finer.taking(3).asymmetric == frozenset() and finer.taking(3).narrow == {"c"}
+    assert cut(every, lambda tried: True, lambda: finer).asymmetric == frozenset()
+    quicker = ordered({"a": Form(0.4, 1)}, {"a": Form(0.3, 1.1)})  # as an estimate may say
+    assert quicker.order == (Step("a", asymmetric=True), Step("a"))
+
+
+@given(st.integers(0, 10_000), st.sampled_from([63, 127]), st.sampled_from([-1, 0, 1, 2]))
+@settings(max_examples=60, deadline=None)
+def test_asymmetric_weights_use_every_number(seed: int, most: int, sign: int) -> None:
+    rng = np.random.default_rng(seed)
+    weights = rng.normal(size=(3, 40)).astype(F) * F(10.0 ** rng.integers(-30, 30))
+    weights = {-1: -np.abs(weights), 0: weights, 1: np.abs(weights), 2: np.zeros_like(weights)}[sign]
+    made = as_bytes(weights, 0, most, asymmetric=True)
+    assert np.abs(made.whole.astype(int)).max() <= most and np.abs(made.zero.astype(int)).max() <= most
+    assert (np.abs(made.real() - weights) <= 0.51 * made.scale[:, None]).all() and (made.scale > 0).all()
+    assert not as_bytes(np.zeros_like(weights), 0, most, asymmetric=True).real().any()
+    symmetric = as_bytes(weights, 0, most)
+    if abs(sign) == 1:
+        np.testing.assert_allclose(made.scale, symmetric.scale / 2, rtol=1e-6)
+        off = [np.linalg.norm((w.real() - weights) / symmetric.scale[:, None]) for w in (made, symmetric)]
+        assert off[0] ** 2 < 0.5 * off[1] ** 2
+    assert np.array_equal(as_bytes(weights.T, 1, most, asymmetric=True).real(), made.real().T)
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_weights_moved_within_bounds_give_the_same_sums(drawn: st.DataObject) -> None:
+    """sum(a * w) = sum(a * narrow) + shift * sum(a), with the largest activations and as many weights as are allowed,
+    and no part of it is larger than half of int32."""
+    low, high = drawn.draw(st.sampled_from([(-128, 127), (-64, 64)]))
+    depth = drawn.draw(st.sampled_from([1, 7, 300, 16_000, 32_896, 40_000]))
+    rng = np.random.default_rng(drawn.draw(st.integers(0, 1 << 32)))
+    zeros = rng.integers(-128, 128, 4)
+    whole = rng.integers(low, high + 1, (depth, 4)) if drawn.draw(st.booleans()) else np.full((depth, 4), high)
+    weights = whole.astype(np.int64) - zeros
+    product = Node("MatMul", "m", ("a", "w"), ("y",))
+    if not can_be_narrowed(weights, 1, product, (low, high)):
+        assert depth * max(128, np.abs(weights).max()) > 32_896 * 128 * 0.99
+        return
+    narrow, shift = narrowed(weights, 1, (low, high))
+    assert narrow.dtype == np.int8 and narrow.min() >= low and narrow.max() <= high
+    a = np.where(rng.random(depth) < 0.1, rng.integers(-255, 256, depth), drawn.draw(st.sampled_from([-255, 255])))
+    parts = a @ narrow.astype(np.int64), shift * a.sum()
+    np.testing.assert_array_equal(parts[0] + parts[1], a @ weights)
+    if shift.any():
+        assert abs(a.sum()) <= 1 << 24 and float(np.float32(a.sum())) == a.sum()
+        assert max(np.abs(part).max() for part in parts) < 1 << 30
 
 
 def test_drops_without_labels() -> None:
@@ -88,11 +148,17 @@ def test_drops_by_a_metric_are_a_share_of_the_float_models() -> None:
 
 
 def test_a_recipe_is_the_same_from_its_json() -> None:
-    layers = (LayerChoice("a", "int8", 0.1, 0.2, 1e-6), LayerChoice("b", "float32", 0.1, 0.0, -1e-6, "no faster"))
+    layers = (
+        LayerChoice("a", "int8", 0.1, 0.2, 1e-6, weights="asymmetric"),
+        LayerChoice("b", "float32", 0.1, 0.0, -1e-6, "no faster"),
+    )
     recipe = Recipe(layers, {"x": Range(0.1, 3, "min-max")}, {"a": np.array([1.5, -2], F)}, {}, 63, {"drop": 0.0})
     text = json.dumps(recipe.to_json())
     again = Recipe.from_json(json.loads(text))
-    assert json.dumps(again.to_json()) == text and again.narrow == {"a"}
+    assert json.dumps(again.to_json()) == text and again.narrow == again.asymmetric == {"a"}
+    assert "with asymmetric weights" in again.notes[0]
+    with pytest.raises(ValueError, match="expected symmetric or asymmetric"):
+        Recipe.from_json({**recipe.to_json(), "layers": [{**vars(layers[0]), "weights": "odd"}]})
     for wrong in ({"scale": 0.0, "zero": 3, "by": ""}, {"scale": 1.0, "zero": 300, "by": ""}):
         with pytest.raises(ValueError, match="expected a scale and a byte"):
             Recipe.from_json({**recipe.to_json(), "ranges": {"x": wrong}})

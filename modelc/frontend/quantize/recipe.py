@@ -15,6 +15,7 @@ from modelc.frontend.quantize.weights import LARGEST
 
 Floats = NDArray[np.float32]
 INT8, FLOAT32 = "int8", "float32"
+SYMMETRIC, ASYMMETRIC = "symmetric", "asymmetric"
 NAMED = 4  # layers that a note names
 
 
@@ -40,7 +41,7 @@ class Range:
 class LayerChoice:
     """What one layer multiplies, and why. `alone` is the relative error of its output where its inputs are those of the
     float model, `network` the relative error of the outputs of the network where no other layer is rounded;
-    `saved_seconds` the time that bytes save by estimate."""
+    `saved_seconds` the time that bytes save by estimate. `weights` are symmetric or asymmetric; of float32 ""."""
 
     name: str
     dtype: str
@@ -48,6 +49,7 @@ class LayerChoice:
     network: float
     saved_seconds: float
     why: str = ""
+    weights: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,16 @@ class Recipe:
         return frozenset(layer.name for layer in self.layers if layer.dtype == INT8)
 
     @property
+    def asymmetric(self) -> frozenset[str]:
+        """Those of them whose weights have zero points."""
+        return frozenset(layer.name for layer in self.layers if layer.dtype == INT8 and layer.weights == ASYMMETRIC)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What it comes to, for the manifest of a package."""
         kept = [layer.name for layer in self.layers if layer.dtype == FLOAT32]
         said = f"precision int8: {len(self.narrow)} of {len(self.layers)} layers multiply bytes"
+        said += f", {len(self.asymmetric)} of them with asymmetric weights" if self.asymmetric else ""
         said += f"; in float32: {', '.join(kept[:NAMED])}{', ...' * (len(kept) > NAMED)}" if kept else ""
         drop = f"{100 * self.summary['drop']:.3g} % of the float model's" if "drop" in self.summary else "not measured"
         judged = f" on {self.summary['held_back']} samples that were held back" if "held_back" in self.summary else ""
@@ -98,8 +106,11 @@ class Recipe:
         ranges = {name: Range(**entry) for name, entry in tree["ranges"].items()}
         if wrong := [name for name, r in ranges.items() if not 0 < r.scale < np.inf or not 0 <= r.zero <= 255]:
             raise ValueError(f"the range of {wrong[0]!r} is {vars(ranges[wrong[0]])}; expected a scale and a byte")
+        layers = tuple(LayerChoice(**entry) for entry in tree["layers"])
+        if odd := [layer for layer in layers if layer.weights not in ("", SYMMETRIC, ASYMMETRIC)]:
+            raise ValueError(f"the weights of {odd[0].name!r} are {odd[0].weights!r}; expected symmetric or asymmetric")
         return Recipe(
-            tuple(LayerChoice(**entry) for entry in tree["layers"]),
+            layers,
             ranges,
             {name: _decoded(text) for name, text in tree["corrections"].items()},
             {name: _decoded(text) for name, text in tree["smoothed"].items()},

@@ -14,21 +14,25 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from modelc.frontend.quantize.floats import FloatModel
 from modelc.frontend.quantize.layers import Layer
 from modelc.frontend.quantize.recipe import Range
-from modelc.frontend.quantize.trials import rounded
+from modelc.frontend.quantize.weights import as_bytes
 from modelc.frontend.quantize.write import shares_bytes
 from modelc.frontend.witness.surgery import save
 
 CORRECTED = "modelc:corrected"
 
 
-def switches(layers: Sequence[Layer], narrow: Collection[str], corrected: bool) -> dict[str, NDArray[Any]]:
-    """The inputs with which the layers called `narrow` multiply bytes, with their corrections or without."""
+def switches(
+    layers: Sequence[Layer], narrow: Collection[str], corrected: bool, asymmetric: Mapping[str, bool]
+) -> dict[str, NDArray[Any]]:
+    """The inputs with which the layers called `narrow` multiply bytes, with their corrections or without; of each that
+    can have asymmetric weights, whether it does."""
     values = {layer.rounded: False for layer in layers}
     for layer in layers:
         values[layer.rounded] |= layer.name in narrow
     by_layer = {_of_layer(layer): np.array(layer.name in narrow) for layer in layers}
     by_value = {_of_value(name): np.array(on) for name, on in values.items()}
-    return {**by_layer, **by_value, CORRECTED: np.array(corrected, np.float32)}
+    by_weights = {_of_weights(name): np.array(on) for name, on in asymmetric.items()}
+    return {**by_layer, **by_value, **by_weights, CORRECTED: np.array(corrected, np.float32)}
 
 
 def write_switched(
@@ -36,18 +40,20 @@ def write_switched(
     layers: Sequence[Layer],
     ranges: Mapping[str, Range],
     corrections: Mapping[str, NDArray[np.float32]],
+    asymmetric: Mapping[str, NDArray[np.float32] | None],
     most: int,
     output: Path,
 ) -> None:
     """Writes the model with an input for each layer, for each value that is rounded, and for whether layers in bytes
-    have their `corrections` added. Their weights go from -most to most."""
+    have their `corrections` added. Their weights are as `as_bytes` has them: symmetric, and of those in `asymmetric`,
+    which says their corrections then, asymmetric where an input says so."""
     model = ModelProto()
     model.CopyFrom(floats.model)
     graph = model.graph
     by_value: dict[str, list[Layer]] = {}
     for layer in layers:
         by_value.setdefault(layer.rounded, []).append(layer)
-    for name in (*map(_of_layer, layers), *map(_of_value, by_value)):
+    for name in (*map(_of_layer, layers), *map(_of_value, by_value), *map(_of_weights, asymmetric)):
         graph.input.append(helper.make_tensor_value_info(name, TensorProto.BOOL, []))
     graph.input.append(helper.make_tensor_value_info(CORRECTED, TensorProto.FLOAT, []))
     layer_of = {layer.name: layer for layer in layers}
@@ -63,7 +69,10 @@ def write_switched(
             if readers and switched is None and shares_bytes(readers, name):
                 copy.input[k] = f"{name}/either"
         if switched is not None:
-            copy = _switched(model, floats, switched, node, corrections.get(node.name), most)
+            ways = [_narrow(model, floats, switched, node, corrections.get(node.name), most, False)]
+            if node.name in asymmetric:
+                ways.append(_narrow(model, floats, switched, node, asymmetric[node.name], most, True))
+            copy = _switched(switched, node, ways)
         nodes.append(copy)
         for name in node.output:
             nodes += _rounding(model, name, ranges) if name in by_value else []
@@ -79,6 +88,10 @@ def _of_layer(layer: Layer) -> str:
 
 def _of_value(value: str) -> str:
     return f"{value}/switch of value"
+
+
+def _of_weights(layer: str) -> str:
+    return f"{layer}/switch of weights"
 
 
 def _constant(model: ModelProto, name: str, numbers: object) -> str:
@@ -100,27 +113,46 @@ def _rounding(model: ModelProto, value: str, ranges: Mapping[str, Range]) -> lis
     return [_if(_of_value(value), on, f"{value}/on", off, f"{value}/off", output)]
 
 
-def _switched(
-    model: ModelProto, floats: FloatModel, layer: Layer, node: NodeProto, added: NDArray[np.float32] | None, most: int
-) -> NodeProto:
-    """A layer that multiplies what is rounded by weights that are, or as it is."""
-    weights = floats.array(layer.weights)
+def _narrow(
+    model: ModelProto,
+    floats: FloatModel,
+    layer: Layer,
+    node: NodeProto,
+    added: NDArray[np.float32] | None,
+    most: int,
+    asymmetric: bool,
+) -> list[NodeProto]:
+    """The nodes of a layer that multiplies what is rounded by weights that are; the last gives what it writes."""
+    weights, kind = floats.array(layer.weights), "asymmetric" if asymmetric else "symmetric"
     assert weights is not None
-    name = _constant(model, f"{layer.name}/rounded weights", rounded(weights, layer.axis, most))
-    on, off = NodeProto(), NodeProto()
+    whole = as_bytes(weights, layer.axis, most, asymmetric)
+    on = NodeProto()
     on.CopyFrom(node)
-    off.CopyFrom(node)
     if layer.x == layer.rounded:
         on.input[0] = f"{layer.x}/either"
-    on.input[1], on.output[0], off.output[0] = name, f"{layer.y}/on", f"{layer.y}/off"
-    nodes, output = [on], on.output[0]
-    if added is not None:
-        shape = (-1,) if layer.channels_last else (-1, *[1] * (weights.ndim - 2))
-        correction = _constant(model, f"{layer.name}/correction", added.reshape(shape))
-        output = f"{layer.y}/corrected"
-        nodes.append(helper.make_node("Mul", [correction, CORRECTED], [f"{correction}/scaled"]))
-        nodes.append(helper.make_node("Add", [on.output[0], f"{correction}/scaled"], [output]))
-    return _if(_of_layer(layer), nodes, output, [off], off.output[0], layer.y)
+    on.input[1], on.output[0] = _constant(model, f"{layer.name}/{kind} weights", whole.real()), f"{layer.y}/{kind}"
+    if added is None:
+        return [on]
+    shape = (-1,) if layer.channels_last else (-1, *[1] * (weights.ndim - 2))
+    correction = _constant(model, f"{layer.name}/{kind} correction", added.reshape(shape))
+    scaled, corrected = f"{correction}/scaled", f"{on.output[0]}/corrected"
+    return [
+        on,
+        helper.make_node("Mul", [correction, CORRECTED], [scaled]),
+        helper.make_node("Add", [on.output[0], scaled], [corrected]),
+    ]
+
+
+def _switched(layer: Layer, node: NodeProto, ways: Sequence[list[NodeProto]]) -> NodeProto:
+    """A layer that multiplies bytes, by symmetric weights or by those of the second of `ways`, or is as it was."""
+    off = NodeProto()
+    off.CopyFrom(node)
+    off.output[0] = f"{layer.y}/off"
+    on, *others = ways
+    for other in others:
+        output = f"{layer.y}/on"
+        on = [_if(_of_weights(layer.name), other, other[-1].output[0], on, on[-1].output[0], output)]
+    return _if(_of_layer(layer), on, on[-1].output[0], [off], off.output[0], layer.y)
 
 
 def _if(

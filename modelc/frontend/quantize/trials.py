@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from modelc.frontend.quantize.floats import FloatModel
 from modelc.frontend.quantize.layers import Layer
-from modelc.frontend.quantize.recipe import Floats, Range
+from modelc.frontend.quantize.recipe import Range
 from modelc.frontend.quantize.statistics import reduced
 from modelc.frontend.quantize.weights import as_bytes
 from modelc.frontend.witness.surgery import save
@@ -34,10 +34,15 @@ def trial(layer: Layer, number: int) -> Trial:
 
 
 def write_trials(
-    floats: FloatModel, layers: Sequence[Layer], ranges: Mapping[str, Sequence[Range]], most: int, output: Path
+    floats: FloatModel,
+    layers: Sequence[Layer],
+    ranges: Mapping[str, Sequence[Range]],
+    most: int,
+    asymmetric: bool,
+    output: Path,
 ) -> None:
     """Writes the model with the outputs of a trial of each layer for each of the `ranges` of the value that is rounded
-    for it, its weights from -most to most. The model's own outputs are left out."""
+    for it, its weights as `as_bytes` has them. The model's own outputs are left out."""
     model = ModelProto()
     model.CopyFrom(floats.model)
     graph = model.graph
@@ -48,16 +53,11 @@ def write_trials(
         weights = floats.array(layer.weights)
         assert weights is not None
         writer.reference(layer)
-        rounded_weights = writer.constant(f"{layer.name}/trial/weights", rounded(weights, layer.axis, most))
+        real = as_bytes(weights, layer.axis, most, asymmetric).real()
+        rounded_weights = writer.constant(f"{layer.name}/trial/weights", real)
         for number, stored in enumerate(ranges[layer.rounded]):
             writer.trial(layer, nodes[layer.name], trial(layer, number), stored, rounded_weights, weights.ndim)
     save(model, output)
-
-
-def rounded(weights: Floats, axis: int, most: int) -> Floats:
-    """Weights as float32 that are what their bytes, from -most to most, mean."""
-    whole, scale = as_bytes(weights, axis, most)
-    return (whole * scale.reshape([-1 if k == axis else 1 for k in range(weights.ndim)])).astype(np.float32)
 
 
 class _Trials:

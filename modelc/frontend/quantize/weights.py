@@ -1,4 +1,4 @@
-"""Weights as bytes: symmetric, a scale for each output channel."""
+"""Weights as bytes, a scale for each output channel: symmetric, or asymmetric, with a zero point for each too."""
 
 from __future__ import annotations
 
@@ -12,21 +12,33 @@ LARGEST_BIAS = 1 << 30
 
 
 class Bytes(NamedTuple):
-    """`whole * scale` by channel is about the weights."""
+    """`(whole - zero) * scale` by channel, the dimension `axis`, is about the weights."""
 
     whole: NDArray[np.int8]
     scale: NDArray[np.float32]
+    zero: NDArray[np.int8]
+    axis: int
+
+    def real(self) -> NDArray[np.float32]:
+        """The weights that they stand for."""
+        along = [-1 if k == self.axis else 1 for k in range(self.whole.ndim)]
+        steps = self.whole.astype(np.float32) - self.zero.astype(np.float32).reshape(along)
+        return (steps * self.scale.reshape(along)).astype(np.float32)
 
 
-def as_bytes(weights: NDArray[np.float32], axis: int, most: int = LARGEST) -> Bytes:
-    """Weights as int8 from -most to most, their channels along `axis`."""
+def as_bytes(weights: NDArray[np.float32], axis: int, most: int = LARGEST, asymmetric: bool = False) -> Bytes:
+    """Weights as int8 from -most to most, their channels along `axis`: these are for the greatest magnitude of either
+    sign, or if they are asymmetric for the least and the greatest weight, and 0, which has a number of its own."""
     others = tuple(k for k in range(weights.ndim) if k != axis)
-    largest = np.abs(weights).max(axis=others)
-    scale = (largest / np.float32(most)).astype(np.float32)
-    scale[scale < np.finfo(np.float32).tiny] = np.float32(1)
     along = [-1 if k == axis else 1 for k in range(weights.ndim)]
-    whole = np.clip(np.rint(weights / scale.reshape(along)), -most, most).astype(np.int8)
-    return Bytes(whole, scale)
+    low, high = weights.min(axis=others, initial=0), weights.max(axis=others, initial=0)
+    low, high = low.astype(np.float64), high.astype(np.float64)
+    width = high - low if asymmetric else 2 * np.maximum(-low, high)
+    scale = (width / (2 * most)).astype(np.float32)
+    scale[scale < np.finfo(np.float32).tiny] = np.float32(1)
+    zero = np.clip(np.rint(-low / scale) - most, -most, most) if asymmetric else np.zeros_like(scale)
+    whole = np.clip(np.rint(weights / scale.reshape(along)) + zero.reshape(along), -most, most)
+    return Bytes(whole.astype(np.int8), scale, zero.astype(np.int8), axis)
 
 
 def bias_as_whole(bias: NDArray[np.float32], scale: NDArray[np.float32]) -> NDArray[Any] | None:

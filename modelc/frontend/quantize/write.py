@@ -108,7 +108,7 @@ class _Writer:
 
     def __init__(self, floats: FloatModel, recipe: Recipe) -> None:
         self.floats, self.ranges, self.chosen = floats, recipe.ranges, recipe.narrow
-        self.most = recipe.largest_weight
+        self.most, self.asymmetric = recipe.largest_weight, recipe.asymmetric
         self.nodes = {node.name: node for node in floats.model.graph.node}
         self.behind: dict[str, list[NodeProto]] = {}  # by the value that they read
         self.first: list[NodeProto] = []
@@ -135,11 +135,11 @@ class _Writer:
         """Has a layer multiply bytes."""
         node, weights = self.nodes[layer.name], self.floats.array(layer.weights)
         assert weights is not None
-        whole, scale = as_bytes(weights, layer.axis, self.most)
+        whole, scale, zero, _ = as_bytes(weights, layer.axis, self.most, layer.name in self.asymmetric)
         name = f"{layer.name}/weights"
         self._constant(f"{name}/bytes", whole)
         self._constant(f"{name}/scale", scale)
-        self._constant(f"{name}/zero", np.zeros(scale.shape, np.int8))
+        self._constant(f"{name}/zero", zero)
         self._dequantize(f"{name}/bytes", f"{name}/scale", f"{name}/zero", name, layer.axis)
         node.input[1] = name
         bias = self.floats.array(node.input[2]) if len(node.input) > 2 else None
