@@ -162,6 +162,7 @@ class _Calibrating:
             other, other_forms = self.asymmetric(faster, alone, forms, before, smoothed, samples)
             if other_forms:
                 means = {name: other.means[name] if name in corrections else None for name in other_forms}
+                network.engine.close()
                 network = self.network(alone, corrections, means, network.corrected)
             return ordered(forms, other_forms)
 
@@ -172,31 +173,24 @@ class _Calibrating:
 
         chosen = cut(ordered(forms), holds, finer)
 
+        def way(name: str) -> tuple[str, Alone, Mapping[str, Form]]:
+            zeros = name in chosen.asymmetric
+            return (ASYMMETRIC, other, other_forms) if zeros else (SYMMETRIC, alone, forms)
+
         def row(layer: Layer) -> LayerChoice:
-            name = layer.name
-            zeros, narrow = name in chosen.asymmetric, name in chosen.narrow
-            error, seconds = (other_forms if zeros else forms).get(name, Form(0.0, saved[name]))
-            why = GIVEN_BACK if name in chosen.wide else "" if narrow else "no faster by estimate"
-            return LayerChoice(
-                name,
-                INT8 if narrow else FLOAT32,
-                rounded((other if zeros else alone).errors[name]),
-                rounded(error),
-                rounded(seconds),
-                why,
-                "" if not narrow else ASYMMETRIC if zeros else SYMMETRIC,
-            )
+            name, (kind, trial, every) = layer.name, way(layer.name)
+            dtype = INT8 if name in chosen.narrow else FLOAT32
+            why = GIVEN_BACK if name in chosen.wide else "" if dtype == INT8 else "no faster by estimate"
+            error, seconds = every.get(name, Form(0.0, saved[name]))
+            numbers = rounded(trial.errors[name]), rounded(error), rounded(seconds)
+            return LayerChoice(name, dtype, *numbers, why, kind if dtype == INT8 else "")
 
         while True:
             read = {layer.rounded for layer in layers if layer.name in chosen.narrow}
             recipe = Recipe(
                 tuple(map(row, layers)),
                 {value: stored for value, stored in alone.ranges.items() if value in read},
-                {
-                    name: (other if name in chosen.asymmetric else alone).means[name]
-                    for name in corrections
-                    if name in chosen.narrow
-                },
+                {name: way(name)[1].means[name] for name in corrections if name in chosen.narrow},
                 smoothed if chosen.narrow else {},
                 self.most,
             )
@@ -212,9 +206,7 @@ class _Calibrating:
             "calibrated_on": len(samples),
             "held_back": len(judging),
             "float32_seconds": rounded(before.whole),
-            "int8_seconds": rounded(
-                before.whole - sum(row.saved_seconds for row in recipe.layers if row.dtype == INT8)
-            ),
+            "int8_seconds": rounded(before.whole - sum(way(name)[2][name].saved for name in chosen.narrow)),
         }
         return replace(recipe, summary=summary)
 
