@@ -35,7 +35,7 @@ from modelc.quantize.asymmetric import nearer
 from modelc.quantize.cut import Cut, Form, cut, ordered
 from modelc.quantize.measure import Drop, Measure, measure_of
 from modelc.quantize.network import Network
-from modelc.quantize.price import Priced, limits_of_weights, priced, require_bytes
+from modelc.quantize.price import Priced, limits_of_weights, priced, priced_more, require_bytes
 from modelc.quantize.samples import Arrays, Samples, read_samples
 from modelc.quantize.smoothing import divisors_of
 from modelc.quantize.trials import Alone, possible_ranges, runs, spread, tried
@@ -159,9 +159,10 @@ class _Calibrating:
 
         def finer() -> Cut:
             nonlocal network, other, other_forms
-            other, other_forms = self.asymmetric(faster, alone, forms, before, smoothed, samples)
+            other, other_forms = self.asymmetric(faster, alone, forms, smoothed, samples)
             if other_forms:
                 means = {name: other.means[name] if name in corrections else None for name in other_forms}
+                network.engine.close()
                 network = self.network(alone, corrections, means, network.corrected)
             return ordered(forms, other_forms)
 
@@ -172,31 +173,24 @@ class _Calibrating:
 
         chosen = cut(ordered(forms), holds, finer)
 
+        def way(name: str) -> tuple[str, Alone, Mapping[str, Form]]:
+            zeros = name in chosen.asymmetric
+            return (ASYMMETRIC, other, other_forms) if zeros else (SYMMETRIC, alone, forms)
+
         def row(layer: Layer) -> LayerChoice:
-            name = layer.name
-            zeros, narrow = name in chosen.asymmetric, name in chosen.narrow
-            error, seconds = (other_forms if zeros else forms).get(name, Form(0.0, saved[name]))
-            why = GIVEN_BACK if name in chosen.wide else "" if narrow else "no faster by estimate"
-            return LayerChoice(
-                name,
-                INT8 if narrow else FLOAT32,
-                rounded((other if zeros else alone).errors[name]),
-                rounded(error),
-                rounded(seconds),
-                why,
-                "" if not narrow else ASYMMETRIC if zeros else SYMMETRIC,
-            )
+            name, (kind, trial, every) = layer.name, way(layer.name)
+            dtype = INT8 if name in chosen.narrow else FLOAT32
+            why = GIVEN_BACK if name in chosen.wide else "" if dtype == INT8 else "no faster by estimate"
+            error, seconds = every.get(name, Form(0.0, saved[name]))
+            numbers = rounded(trial.errors[name]), rounded(error), rounded(seconds)
+            return LayerChoice(name, dtype, *numbers, why, kind if dtype == INT8 else "")
 
         while True:
             read = {layer.rounded for layer in layers if layer.name in chosen.narrow}
             recipe = Recipe(
                 tuple(map(row, layers)),
                 {value: stored for value, stored in alone.ranges.items() if value in read},
-                {
-                    name: (other if name in chosen.asymmetric else alone).means[name]
-                    for name in corrections
-                    if name in chosen.narrow
-                },
+                {name: way(name)[1].means[name] for name in corrections if name in chosen.narrow},
                 smoothed if chosen.narrow else {},
                 self.most,
             )
@@ -212,9 +206,7 @@ class _Calibrating:
             "calibrated_on": len(samples),
             "held_back": len(judging),
             "float32_seconds": rounded(before.whole),
-            "int8_seconds": rounded(
-                before.whole - sum(row.saved_seconds for row in recipe.layers if row.dtype == INT8)
-            ),
+            "int8_seconds": rounded(before.whole - sum(way(name)[2][name].saved for name in chosen.narrow)),
         }
         return replace(recipe, summary=summary)
 
@@ -261,26 +253,25 @@ class _Calibrating:
 
     def prices(self, plain: Path, alone: Alone, smoothed: Mapping[str, Floats]) -> tuple[Priced, Priced]:
         """The estimates of the float model, and of that with all layers in bytes."""
-        self.say("the price of float32")
-        before = priced(self.run, plain, [layer.name for layer in self.layers])
-        self.say("the price of bytes")
-        return before, self.price_of_bytes(alone, smoothed, ())
-
-    def price_of_bytes(self, alone: Alone, smoothed: Mapping[str, Floats], asymmetric: Collection[str]) -> Priced:
-        """The estimates of the model with all layers in bytes, some of them with asymmetric weights."""
         names = [layer.name for layer in self.layers]
-        kinds = {name: ASYMMETRIC if name in asymmetric else SYMMETRIC for name in names}
-        layers = tuple(LayerChoice(name, INT8, 0, 0, 0, weights=kinds[name]) for name in names)
-        narrow = self.folder / "narrow.onnx"
-        write_quantized(self.model, Recipe(layers, alone.ranges, {}, smoothed, self.most), narrow)
-        return priced(self.run, narrow, names)
+        self.say("the price of float32")
+        before = priced(self.run, plain, names)
+        self.say("the price of bytes")
+        return before, priced(self.run, self.all_narrow(alone, smoothed, ()), names)
+
+    def all_narrow(self, alone: Alone, smoothed: Mapping[str, Floats], asymmetric: Collection[str]) -> Path:
+        """The model with all layers in bytes, some of them with asymmetric weights."""
+        kinds = {layer.name: ASYMMETRIC if layer.name in asymmetric else SYMMETRIC for layer in self.layers}
+        layers = tuple(LayerChoice(name, INT8, 0, 0, 0, weights=kind) for name, kind in kinds.items())
+        path = self.folder / ("asymmetric.onnx" if asymmetric else "narrow.onnx")
+        write_quantized(self.model, Recipe(layers, alone.ranges, {}, smoothed, self.most), path)
+        return path
 
     def asymmetric(
         self,
         layers: Sequence[Layer],
         alone: Alone,
         forms: Mapping[str, Form],
-        before: Priced,
         smoothed: Mapping[str, Floats],
         samples: Sequence[Arrays],
     ) -> tuple[Alone, dict[str, Form]]:
@@ -292,11 +283,10 @@ class _Calibrating:
             return other, {}
         self.say("the price of asymmetric weights")
         names = [layer.name for layer in worth]
-        after = self.price_of_bytes(alone, smoothed, names)
+        narrow, zeros = self.all_narrow(alone, smoothed, ()), self.all_narrow(alone, smoothed, names)
+        more = priced_more(self.run, narrow, zeros, names)
         every = {
-            name: Form(
-                forms[name].error * other.errors[name] / alone.errors[name], before.layers[name] - after.layers[name]
-            )
+            name: Form(forms[name].error * other.errors[name] / alone.errors[name], forms[name].saved - more[name])
             for name in names
         }
         return other, {name: form for name, form in every.items() if form.saved > 0}

@@ -1,8 +1,9 @@
 """The seconds that bytes save in each layer: what the compiler estimates of the float model and of the quantized one,
-in the layouts that each would get."""
+in the layouts that each would get; and what other weights in it take more."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,10 @@ from typing import TYPE_CHECKING
 
 from modelc.errors import ConfigError
 from modelc.frontend.quantize.weights import LARGEST
+from modelc.ir.block import Task
+from modelc.layout.program import partition
 from modelc.passes.machine import BYTES, multiplied
+from modelc.space.choose import OPTIMISM
 from modelc.target import Target
 
 if TYPE_CHECKING:
@@ -56,7 +60,30 @@ def priced(run: Run, model: Path, layers: Collection[str]) -> Priced:
     for bound in program.kernels:
         seconds = asked.schedules.seconds(bound.task)
         whole += seconds
-        layer = next((name for name in bound.task.nodes if name in each), None)
+        layer = layer_of(bound.task, each)
         if layer is not None:
             each[layer] += seconds
     return Priced(whole, each)
+
+
+def priced_more(run: Run, model: Path, other: Path, layers: Collection[str]) -> dict[str, float]:
+    """The seconds that each of the `layers` takes more in `other` than in `model`: by closed forms and in layouts by
+    rule, so that of what both have nothing is asked, and layouts need not be chosen again."""
+    more, schedules = dict.fromkeys(layers, 0.0), run.schedules
+    tasks, calls = dict[str, Task](), Counter[tuple[str, str]]()
+    for path, sign in ((model, -1), (other, 1)):
+        asked = replace(run, model=path)
+        for bound in partition(asked.drafts[0], asked.partitioning.attention_bytes).kernels:
+            layer = layer_of(bound.task, more)
+            if layer is not None:
+                tasks[bound.task.hash] = bound.task
+                calls[layer, bound.task.hash] += sign
+    for (layer, key), times in calls.items():
+        if times:
+            more[layer] += times * schedules.optimistic(tasks[key]) / OPTIMISM
+    return more
+
+
+def layer_of(task: Task, layers: Collection[str]) -> str | None:
+    """Which of the layers a Task computes, or a part of it."""
+    return next((name for name in task.nodes if name in layers), None)
