@@ -468,5 +468,17 @@ def _distinct(index: tuple[Array, ...]) -> bool:
     """Whether no two points have the same index."""
     if not index:
         return False
-    columns = np.stack([i.ravel() for i in np.broadcast_arrays(*index)])
-    return bool(columns.shape[1] < 2 or len(np.unique(columns, axis=1)[0]) == columns.shape[1])
+    points = prod(np.broadcast_shapes(*(i.shape for i in index)))
+    if points < 2:
+        return True
+    code, span = np.zeros((), np.int64), 1  # the index as one number
+    for i in index:
+        low, high = int(i.min()), int(i.max())
+        code, span = code * (high - low + 1) + (i - low), span * (high - low + 1)
+    if span >= 2**62:
+        raise ValueError(f"an index goes over {span} elements: no buffer has as many")
+    if span > 8 * points:
+        return len(np.unique(code)) == points
+    present = np.zeros(span, np.bool_)
+    present[code] = True
+    return int(np.count_nonzero(present)) == points

@@ -22,6 +22,7 @@ from modelc.ir.interpret import evaluate
 from modelc.ir.remembering import Remembering
 
 LIMIT = 1 << 21  # points that are enumerated at most
+DENSE = 8  # numbers for each of which that occurs among them, up to which a table of all is sooner made than sorted
 Rows = NDArray[np.int64]
 
 
@@ -130,8 +131,17 @@ def _values(exprs: Sequence[Expr], grid: Mapping[str, int], guards: tuple[Expr, 
         return rows, True
     lows = rows.min(axis=0, initial=0)
     spans = [int(s) for s in rows.max(axis=0, initial=0) - lows + 1]
-    distinct = rows[np.unique(_encoded(rows, [int(n) for n in lows], spans), return_index=True)[1]]
-    return distinct, len(distinct) == len(rows)
+    distinct = _distinct(_encoded(rows, [int(n) for n in lows], spans), prod(spans))
+    return rows[distinct], len(distinct) == len(rows)
+
+
+def _distinct(code: Rows, span: int) -> Rows:
+    """A place of each number in `code`, all of them below `span`, in the order of the numbers."""
+    if span > DENSE * len(code):
+        return np.unique(code, return_index=True)[1]
+    places = np.full(span, -1, np.int64)
+    places[code] = np.arange(len(code))
+    return places[places >= 0]
 
 
 def _dense(e: Expr, grid: Mapping[str, int]) -> tuple[range, bool] | None:

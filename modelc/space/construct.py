@@ -24,7 +24,7 @@ Of what was kept the analytic cost picks the best.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import log
@@ -36,7 +36,7 @@ from modelc.space.analysis.footprint import Floats, Ints, footprint
 from modelc.space.cost.model import Model, Population
 from modelc.space.cost.population import chunks, knobs_at, legal
 from modelc.space.cost.register_tile import loads, registers
-from modelc.space.sketch import Points, Sketch
+from modelc.space.sketch import Bools, Points, Sketch
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.parallel import CHUNKS_PER_CORE
 from modelc.space.sketches.tiled import MAX_VECTORS
@@ -101,21 +101,35 @@ def annealed(sketch: Sketch, cores: int, seed: int) -> Points:
     """Where annealed walks over the knobs of any Sketch come by [P x knobs]: an action moves one knob by one value, its
     benefit is the quotient of the estimates, and the colder it gets, the less else than the best is taken."""
     rng = np.random.default_rng(seed)
+    legal, estimate = _looked_up(sketch, cores)
     at = np.concatenate([sketch.start()[None, :], sketch.random(WALKERS - 1, rng)])
-    seconds = sketch.estimate(at, cores)
+    seconds = estimate(at)
     seen, temperature = [at], 1.0
     for _ in range(ANNEALED_STEPS):
         moved = at.copy()
         knob, up = rng.integers(0, len(sketch.sizes), len(at)), rng.integers(0, 2, len(at)) * 2 - 1
         row = np.arange(len(at))
         moved[row, knob] = np.clip(moved[row, knob] + up, 0, np.array(sketch.sizes)[knob] - 1)
-        moved = np.where(sketch.legal(moved)[:, None], moved, at)
-        then = sketch.estimate(moved, cores)
+        moved = np.where(legal(moved)[:, None], moved, at)
+        then = estimate(moved)
         taken = rng.random(len(at)) < (seconds / then) ** (1 / temperature)
         at, seconds = np.where(taken[:, None], moved, at), np.where(taken, then, seconds)
         seen.append(moved)
         temperature *= COOLING
     return np.unique(np.concatenate(seen), axis=0)
+
+
+def _looked_up(sketch: Sketch, cores: int) -> tuple[Callable[[Points], Bools], Callable[[Points], Floats]]:
+    """legal() and estimate() of `sketch`: of a space that is small enough they are computed once, of all points."""
+    if sketch.size > sketch.tabled:
+        return sketch.legal, lambda points: sketch.estimate(points, cores)
+    legal, seconds, points = np.zeros(sketch.size, np.bool_), np.zeros(sketch.size), sketch.every()
+
+    def places(points: Points) -> Ints:
+        return np.asarray(np.ravel_multi_index(tuple(points.T), sketch.sizes), np.int64)
+
+    legal[places(points)], seconds[places(points)] = True, sketch.estimate(points, cores)
+    return lambda points: legal[places(points)], lambda points: seconds[places(points)]
 
 
 @dataclass(frozen=True)

@@ -61,9 +61,11 @@ class Sketch(ABC):
     other Tasks ("contraction", "attention"), `name` tells it from others of the same Task ("vectors", "amx-bf16").
 
     `doubt` is the error of its price as a part of it, where that is known to be large: of points that are nearer to
-    each other than that, start() is taken."""
+    each other than that, start() is taken. `tabled` is how many points cost less when all are estimated at once than
+    those that a walk comes by, a dozen at a time: none, where each is estimated by itself."""
 
     doubt = 0.0
+    tabled = 0
     handicap = 1.0  # times its price where it is compared with other Sketches': of what rules would not take
 
     def __init__(self, kind: str, name: str, task: Task, target: Target, stages: Sequence[Stage]):

@@ -42,6 +42,7 @@ from modelc.space.rules.rule import Rule
 from modelc.target import Target, load_target
 
 RELU = task_of("Relu", {}, [(33, 70)])
+FEW = task_of("Relu", {}, [(5, 14)])  # points enough, unrolled, to take longer to build than a loop over them
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def test_what_is_right_is_timed(name: str, measurer: Measurer) -> None:
 
 
 def test_others_are_measured_beside_the_first_however_long_that_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    candidates = [unrolled(), started(RELU, host_target()), unrolled()]
+    candidates = [unrolled(FEW), started(FEW, host_target()), unrolled(FEW)]
     with Measurer(host_target(), builders=2, effort=QUICK) as measurer:
         build, names, another = measurer.bench.build, list[str](), threading.Event()
 
@@ -80,7 +81,7 @@ def test_others_are_measured_beside_the_first_however_long_that_is_built(monkeyp
             return built
 
         monkeypatch.setattr(measurer.bench, "build", building)
-        found = measurer.measure(measurer.subject(RELU), candidates)
+        found = measurer.measure(measurer.subject(FEW), candidates)
         assert sorted(names) == ["c1", "c2", "c3"] and found[0].build_seconds > 0
         assert [one.reference for one in found] == [candidates[0].key] * 3 and found[0].relative == 1.0
         conv = measurer.measure(measurer.subject(CONV), [candidates[0], *several(2)])
@@ -90,16 +91,16 @@ def test_others_are_measured_beside_the_first_however_long_that_is_built(monkeyp
 
 def test_points_of_a_space_are_verified_when_they_are_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is slower is never looked at, and one whose Nest is refused then is no winner."""
-    good, looked = started(RELU, host_target()), list[str]()
+    good, looked = started(FEW, host_target()), list[str]()
 
     def verifying(task: Task, candidate: Candidate, target: Target) -> None:
         looked.append(candidate.key)
-        if candidate.key == unrolled().key:
+        if candidate.key == unrolled(FEW).key:
             raise InvalidIR("it writes beyond y0")
 
     monkeypatch.setattr("modelc.measure.bench.accepted", verifying)
     with Measurer(host_target(), builders=1, effort=QUICK) as measurer:
-        subject = measurer.subject(RELU)
+        subject = measurer.subject(FEW)
 
         def outcome(candidate: Candidate, best: float, verify: bool = False) -> str:
             subject.best = best
@@ -108,8 +109,10 @@ def test_points_of_a_space_are_verified_when_they_are_the_fastest(monkeypatch: p
             return found.outcome
 
         assert outcome(good, math.inf) == "ok" and looked == [good.key], "what others are compared with"
-        assert outcome(unrolled(), 1e-9) == outcome(unrolled(), math.inf, verify=True) == "ok" and len(looked) == 1
-        assert outcome(unrolled(), math.inf) == "invalid" and looked[1:] == [unrolled().key]
+        assert (
+            outcome(unrolled(FEW), 1e-9) == outcome(unrolled(FEW), math.inf, verify=True) == "ok" and len(looked) == 1
+        )
+        assert outcome(unrolled(FEW), math.inf) == "invalid" and looked[1:] == [unrolled(FEW).key]
         assert subject.best == math.inf, "it is no winner"
 
 
@@ -150,9 +153,9 @@ def forged_candidate(more: str) -> Candidate:
     return replace(found, stages=(Stage("forge", {"more": more}), *found.stages))
 
 
-def unrolled() -> Candidate:
-    """All of RELU's 2310 points unrolled."""
-    (block,) = RELU.blocks
+def unrolled(task: Task = RELU) -> Candidate:
+    """All points of `task` unrolled: 2310 of RELU's."""
+    (block,) = task.blocks
     assert isinstance(block, Block)
     order = tuple(Loop(i.name, 0) for i in block.iters)
     return Candidate({block.name: BlockSchedule(ROOT, "arena", {}, order, dict.fromkeys(order, "unroll"))})
