@@ -1,4 +1,4 @@
-"""What is given back: what layers multiply that cost too much error for the time that they save, until the drop holds."""
+"""What is given back: what layers multiply that cost too much error for the time they save, until the drop holds."""
 
 from __future__ import annotations
 
