@@ -49,6 +49,8 @@ def compile_request(request: CompileRequest) -> CompileResult:
         steering = flags.applied(path, request.inputs)
     target = target if target is not None else load_target("native")
     recipe = _recipe(request, locked)
+    if request.precision == INT8 and isinstance(recipe, Recipe) and recipe.halves:
+        settings = settings.allowing(precision="f16")
     stages = Stages(
         last=request.stop_after or STAGES[-1],
         dump_dir=None if request.dump_dir is None else Path(request.dump_dir),

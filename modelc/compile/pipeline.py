@@ -327,7 +327,10 @@ class Run:
     @property
     def partitioning(self) -> Partitioning:
         """What the graphs are cut into Programs by."""
-        return Partitioning(self.drafts, self.target, self.config, self.schedules, self.locked)
+        halves = (
+            self.recipe.halves if isinstance(self.recipe, Recipe) and self.config.policy.precision == "f16" else None
+        )
+        return Partitioning(self.drafts, self.target, self.config, self.schedules, self.locked, halves or None)
 
     @cached_property
     def schedules(self) -> Schedules:

@@ -15,7 +15,7 @@ from modelc.layout.choice import LayoutPolicy
 from modelc.layout.convert import LayoutChoice
 from modelc.layout.program import check_storage, choose_layouts, partition
 from modelc.partition.draft import Prepared
-from modelc.partition.precision import Narrowing, writing_tasks
+from modelc.partition.precision import Narrowing, contracting_tasks, writing_tasks
 from modelc.space.choose import Schedules
 from modelc.target import Target
 from modelc.verify.precision import Kept
@@ -54,21 +54,37 @@ class Programs:
 @dataclass(frozen=True)
 class Partitioning:
     """What the graphs of a model, one for each set of shapes, are cut into Programs by. `schedules` are under the
-    policy of `config`; `locked` choices say layouts and precision."""
+    policy of `config`; `locked` choices say layouts and precision. In float16 are, of what can be, the nodes `halves`
+    alone where they are given."""
 
     graphs: tuple[Prepared, ...]
     target: Target
     config: Config
     schedules: Schedules
     locked: Choices | None = None
+    halves: frozenset[str] | None = None
 
     def programs(self) -> Programs:
         """In the layouts and precision that are locked; else in the layouts that cost least, nothing in float32 that
         need not be."""
         if self.locked is not None:
             return self.stored(self.locked.layouts, self.locked.float32)
+        if self.halves is not None:
+            by_rule = tuple(partition(graph, self.attention_bytes) for graph in self.graphs)
+            layouts = self.chosen_layouts(Programs(by_rule, (), (), self._others(by_rule, self.halves)).kept_values)
+            wide = self.cut(layouts)
+            return self.in_precision(wide, layouts, self._others(wide, self.halves))
         nothing: Kept = ((),) * len(self.graphs)
         return self.stored(self.chosen_layouts(nothing), nothing)
+
+    def _others(self, programs: Sequence[Program], nodes: frozenset[str]) -> Kept:
+        """The Tasks that could be in the precision that is asked for, and compute none of `nodes`."""
+        dtype = narrowing(self.config.policy.precision, self.target)
+        kept = list[tuple[str, ...]]()
+        for program in programs:
+            own = {bound.task.name for bound in program.tasks if not nodes.isdisjoint(bound.task.nodes)}
+            kept.append(tuple(name for name in contracting_tasks(program, dtype) if name not in own))
+        return tuple(kept)
 
     def keeping(self, programs: Programs, kept: Kept) -> Programs:
         """Where the Tasks `kept` of `programs` stay in float32, in layouts chosen for that: Tasks may be called

@@ -33,6 +33,11 @@ LEAST_TERMS = 32  # of a part: shorter ones are more to store and to add up than
 SMALLEST, LARGEST = 2.0**-14, 65504.0  # of numbers in float16 that have all their digits
 
 
+def relative_error(terms: int) -> float:
+    """About how much a sum of so many terms, in parts, is off by the roundings of float16."""
+    return float(2.0**-11 * (min(terms, MOST_TERMS) / 6) ** 0.5)
+
+
 def half_sum(task: Task) -> Block | None:
     """The Block of `task` that multiplies and adds up in float16."""
     dtypes = task.dtypes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -16,9 +17,11 @@ from modelc.compile.result import CompileResult
 from modelc.errors import ConfigError, blaming
 from modelc.frontend.quantize.equalise import applied, largest_weights, smoothable
 from modelc.frontend.quantize.floats import FloatModel, float_model
+from modelc.frontend.quantize.halves import write_rounded
 from modelc.frontend.quantize.layers import Layer, layers_of
 from modelc.frontend.quantize.recipe import (
     ASYMMETRIC,
+    FLOAT16,
     FLOAT32,
     INT8,
     SYMMETRIC,
@@ -30,9 +33,12 @@ from modelc.frontend.quantize.recipe import (
 from modelc.frontend.quantize.scores import class_scores
 from modelc.frontend.quantize.write import correctable, write_quantized
 from modelc.frontend.witness.surgery import save
+from modelc.partition.half_sums import HALF
+from modelc.partition.narrow_products import multiplies
 from modelc.passes.machine import multiplied
 from modelc.quantize.asymmetric import nearer
-from modelc.quantize.cut import Cut, Form, cut, ordered
+from modelc.quantize.cut import Cut, Way, cut, ordered
+from modelc.quantize.halves import Halves, halves_of
 from modelc.quantize.measure import Drop, Measure, measure_of
 from modelc.quantize.network import Network
 from modelc.quantize.price import Priced, limits_of_weights, priced, priced_more, require_bytes
@@ -48,6 +54,8 @@ MOST_JUDGED = 64  # samples that are held back and looked at
 WORTH = 0.7  # of the squared error of the layers that read a value, for which its channels are scaled
 STAGE = "calibrate"
 GIVEN_BACK = "given back for its error"
+NO_FASTER = {FLOAT16: "no faster in bytes by estimate", FLOAT32: "no faster by estimate"}  # by what a layer is instead
+WEIGHTS = {INT8: SYMMETRIC, ASYMMETRIC: ASYMMETRIC}  # of the ways that multiply bytes
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,7 @@ def calibrated(request: CompileRequest, calibration: Calibration) -> Recipe:
     for most in limits_of_weights(target):
         with blaming(f"model {request.model}"), TemporaryFolder("calibrate") as folder, ExitStack() as stack:
             recipes.append(_Calibrating(request, calibration, target, most, Path(folder), stack).recipe())
-        if not any(layer.why == GIVEN_BACK for layer in recipes[-1].layers):
+        if not any(layer.why.startswith(GIVEN_BACK) for layer in recipes[-1].layers):
             break
     return min(recipes, key=lambda recipe: float(recipe.summary["int8_seconds"]))
 
@@ -148,56 +156,89 @@ class _Calibrating:
         smoothed, alone = self.smoothed(samples)
         layers = self.layers
         before, after = self.prices(plain, alone, smoothed)
-        saved = {name: before.layers[name] - after.layers[name] for name in before.layers}
-        faster = tuple(layer for layer in layers if saved[layer.name] > 0)
-        network, corrections = self.corrected(faster, alone, watched, right)
-        forms = dict[str, Form]()
-        for k, layer in enumerate(faster):
-            say(f"the network with one layer in bytes, {k + 1} of {len(faster)}")
-            forms[layer.name] = Form(network.error([layer.name], watched, right), saved[layer.name])
-        other, other_forms = Alone({}, {}, {}), dict[str, Form]()
+        half = self.price_of_half(plain)
+        faster = [layer for layer in layers if after.layers[layer.name] < before.layers[layer.name]]
+        shorter = [layer for layer in layers if layer.name in half.halves]
+        shorter = [layer for layer in shorter if half.layers[layer.name] < before.layers[layer.name]]
+        halves = halves_of(self.floats, shorter, half.halves, samples, self.folder, self.threads, say)
+        network, corrections = self.corrected(faster, alone, halves, watched, right)
+        ways: dict[str, dict[str, Way]] = {
+            FLOAT32: {name: Way(FLOAT32, seconds, 0.0) for name, seconds in before.layers.items()}
+        }
+        for way, price, names in (
+            (INT8, after, [layer.name for layer in faster]),
+            (FLOAT16, half, list(halves.deviations)),
+        ):
+            ways[way] = {}
+            for k, name in enumerate(names):
+                say(f"the network with one layer in {way}, {k + 1} of {len(names)}")
+                ways[way][name] = Way(way, price.layers[name], network.error({name: way}, watched, right))
+        other = Alone({}, {}, {})
 
-        def finer() -> Cut:
-            nonlocal network, other, other_forms
-            other, other_forms = self.asymmetric(faster, alone, forms, smoothed, samples)
-            if other_forms:
-                means = {name: other.means[name] if name in corrections else None for name in other_forms}
-                network.engine.close()
-                network = self.network(alone, corrections, means, network.corrected)
-            return ordered(forms, other_forms)
+        def listed(among: Collection[str]) -> dict[str, list[Way]]:
+            """How each layer can be computed."""
+            each = (layer.name for layer in layers)
+            return {name: [ways[way][name] for way in among if name in ways[way]] for name in each}
 
         def holds(cut: Cut) -> bool:
-            say(f"{len(cut.narrow)} of {len(layers)} layers in bytes, on {len(judging)} samples")
-            drop = measure.drop(network.outputs(cut.narrow, judging, cut.asymmetric))
-            return drop.share <= self.calibration.max_drop
+            counts = Counter(cut.ways.values())
+            said = f"{counts[INT8] + counts[ASYMMETRIC]} of {len(layers)} layers in bytes"
+            say(f"{said}, {counts[FLOAT16]} in float16, on {len(judging)} samples")
+            return measure.drop(network.outputs(cut.ways, judging)).share <= self.calibration.max_drop
 
-        chosen = cut(ordered(forms), holds, finer)
-
-        def way(name: str) -> tuple[str, Alone, Mapping[str, Form]]:
-            zeros = name in chosen.asymmetric
-            return (ASYMMETRIC, other, other_forms) if zeros else (SYMMETRIC, alone, forms)
-
-        def row(layer: Layer) -> LayerChoice:
-            name, (kind, trial, every) = layer.name, way(layer.name)
-            dtype = INT8 if name in chosen.narrow else FLOAT32
-            why = GIVEN_BACK if name in chosen.wide else "" if dtype == INT8 else "no faster by estimate"
-            error, seconds = every.get(name, Form(0.0, saved[name]))
-            numbers = rounded(trial.errors[name]), rounded(error), rounded(seconds)
-            return LayerChoice(name, dtype, *numbers, why, kind if dtype == INT8 else "")
-
-        while True:
-            read = {layer.rounded for layer in layers if layer.name in chosen.narrow}
-            recipe = Recipe(
-                tuple(map(row, layers)),
-                {value: stored for value, stored in alone.ranges.items() if value in read},
-                {name: way(name)[1].means[name] for name in corrections if name in chosen.narrow},
-                smoothed if chosen.narrow else {},
-                self.most,
+        def row(layer: Layer, chosen: Cut) -> LayerChoice:
+            name, way = layer.name, chosen.ways[layer.name]
+            told = INT8 if way == FLOAT32 else way
+            form = ways[told].get(name, Way(told, after.layers[name], 0.0))
+            off = {INT8: alone.errors, ASYMMETRIC: other.errors, FLOAT16: halves.errors}[told][name]
+            why = [GIVEN_BACK if name in chosen.moved else NO_FASTER[way]] if way in NO_FASTER else []
+            why += [halves.refused[name]] if way == FLOAT32 and name in halves.refused else []
+            return LayerChoice(
+                name,
+                INT8 if way == ASYMMETRIC else way,
+                rounded(off),
+                rounded(form.error),
+                rounded(before.layers[name] - form.seconds),
+                "; ".join(why),
+                WEIGHTS.get(way, ""),
             )
-            drop = self.stated(recipe, measure, judging)
-            if drop.share <= self.calibration.max_drop or not chosen.narrow:
-                break
-            chosen = chosen.taking(chosen.taken + 1)
+
+        def decided(among: Collection[str]) -> tuple[Recipe, Drop]:
+            """Which of these ways each layer is computed in."""
+
+            def finer() -> Cut:
+                nonlocal network, other
+                if ASYMMETRIC not in ways:
+                    other, ways[ASYMMETRIC] = self.asymmetric(faster, alone, ways, smoothed, samples)
+                    if ways[ASYMMETRIC]:
+                        means = {name: other.means[name] if name in corrections else None for name in ways[ASYMMETRIC]}
+                        network.engine.close()
+                        network = self.network(alone, corrections, means, halves, network.corrected)
+                return ordered(listed((*among, ASYMMETRIC)))
+
+            chosen = cut(ordered(listed(among)), holds, finer)
+            while True:
+                narrow = {name for name, way in chosen.ways.items() if way in WEIGHTS}
+                read = {layer.rounded for layer in layers if layer.name in narrow}
+                recipe = Recipe(
+                    tuple(row(layer, chosen) for layer in layers),
+                    {value: stored for value, stored in alone.ranges.items() if value in read},
+                    {
+                        name: (other if chosen.ways[name] == ASYMMETRIC else alone).means[name]
+                        for name in corrections
+                        if name in narrow
+                    },
+                    smoothed if narrow else {},
+                    self.most,
+                )
+                drop = self.stated(recipe, halves, measure, judging)
+                if drop.share <= self.calibration.max_drop or chosen.taken == len(chosen.order):
+                    return recipe, drop
+                chosen = chosen.taking(chosen.taken + 1)
+
+        recipe, drop = decided((FLOAT32, INT8, FLOAT16))
+        if recipe.halves and not self.shortened(recipe):
+            recipe, drop = decided((FLOAT32, INT8))
         summary = {
             "drop": rounded(drop.share),
             "said": drop.said,
@@ -206,7 +247,9 @@ class _Calibrating:
             "calibrated_on": len(samples),
             "held_back": len(judging),
             "float32_seconds": rounded(before.whole),
-            "int8_seconds": rounded(before.whole - sum(way(name)[2][name].saved for name in chosen.narrow)),
+            "int8_seconds": rounded(
+                before.whole - sum(row.saved_seconds for row in recipe.layers if row.dtype != FLOAT32)
+            ),
         }
         return replace(recipe, summary=summary)
 
@@ -259,6 +302,28 @@ class _Calibrating:
         self.say("the price of bytes")
         return before, priced(self.run, self.all_narrow(alone, smoothed, ()), names)
 
+    def price_of_half(self, plain: Path) -> Priced:
+        """The estimates of the float model with all in float16 that can be: nothing where the target does not compute
+        so, or auto asks, which takes no float16."""
+        if self.request.precision != INT8 or not self.config.policy.tensorize or not multiplies(self.target, HALF):
+            return Priced(0.0, {}, {})
+        self.say("the price of float16")
+        return priced(self.in_half, plain, [layer.name for layer in self.layers])
+
+    @property
+    def in_half(self) -> Run:
+        """A compilation of what can be in float16."""
+        return replace(self.run, config=self.config.allowing(precision="f16"))
+
+    def shortened(self, recipe: Recipe) -> bool:
+        """Whether the layers of a Recipe that multiply float16 shorten the whole by that, with what there is to convert
+        between them and others."""
+        path = self.folder / "mixed.onnx"
+        write_quantized(self.model, recipe, path)
+        self.say("the price with float16 and without")
+        wide, mixed = (priced(run, path, ()).whole for run in (self.run, replace(self.in_half, recipe=recipe)))
+        return mixed < wide
+
     def all_narrow(self, alone: Alone, smoothed: Mapping[str, Floats], asymmetric: Collection[str]) -> Path:
         """The model with all layers in bytes, some of them with asymmetric weights."""
         kinds = {layer.name: ASYMMETRIC if layer.name in asymmetric else SYMMETRIC for layer in self.layers}
@@ -271,10 +336,10 @@ class _Calibrating:
         self,
         layers: Sequence[Layer],
         alone: Alone,
-        forms: Mapping[str, Form],
+        ways: Mapping[str, Mapping[str, Way]],
         smoothed: Mapping[str, Floats],
         samples: Sequence[Arrays],
-    ) -> tuple[Alone, dict[str, Form]]:
+    ) -> tuple[Alone, dict[str, Way]]:
         """Those of the layers that can have asymmetric weights, and are faster with them than in float32. What they add
         to the network's error is taken to fall as what they are off by themselves does."""
         self.say(f"asymmetric weights of {len(layers)} layers")
@@ -285,24 +350,29 @@ class _Calibrating:
         names = [layer.name for layer in worth]
         narrow, zeros = self.all_narrow(alone, smoothed, ()), self.all_narrow(alone, smoothed, names)
         more = priced_more(self.run, narrow, zeros, names)
-        every = {
-            name: Form(forms[name].error * other.errors[name] / alone.errors[name], forms[name].saved - more[name])
-            for name in names
-        }
-        return other, {name: form for name, form in every.items() if form.saved > 0}
+        every = dict[str, Way]()
+        for name in names:
+            _, seconds, error = ways[INT8][name]
+            every[name] = Way(ASYMMETRIC, seconds + more[name], error * other.errors[name] / alone.errors[name])
+        return other, {name: way for name, way in every.items() if way.seconds < ways[FLOAT32][name].seconds}
 
     def corrected(
-        self, layers: Sequence[Layer], alone: Alone, samples: Sequence[Arrays], wanted: Sequence[Arrays]
+        self,
+        layers: Sequence[Layer],
+        alone: Alone,
+        halves: Halves,
+        samples: Sequence[Arrays],
+        wanted: Sequence[Arrays],
     ) -> tuple[Network, Mapping[str, Floats]]:
         """The network with the means of what its layers are off added to them, or without, whichever is nearer where
         all of the layers are in bytes."""
         means = {layer.name: alone.means[layer.name] for layer in layers if correctable(self.floats, layer)}
         self.say("the network with every layer in bytes")
-        network = self.network(alone, means, {}, True)
-        names, errors = [layer.name for layer in layers], dict[bool, float]()
+        network = self.network(alone, means, {}, halves, True)
+        ways, errors = {layer.name: INT8 for layer in layers}, dict[bool, float]()
         for corrected in (True, False):
             network.corrected = corrected
-            errors[corrected] = network.error(names, samples, wanted)
+            errors[corrected] = network.error(ways, samples, wanted)
         network.corrected = errors[True] < errors[False]
         return network, means if network.corrected else {}
 
@@ -311,6 +381,7 @@ class _Calibrating:
         alone: Alone,
         corrections: Mapping[str, Floats],
         asymmetric: Mapping[str, Floats | None],
+        halves: Halves,
         corrected: bool,
     ) -> Network:
         path = self.folder / "switched.onnx"
@@ -324,14 +395,15 @@ class _Calibrating:
             self.threads,
             self.stack,
             asymmetric,
+            halves.deviations,
         )
         network.corrected = corrected
         return network
 
-    def stated(self, recipe: Recipe, measure: Measure, judging: Sequence[Arrays]) -> Drop:
-        """The drop of the quantized model itself."""
+    def stated(self, recipe: Recipe, halves: Halves, measure: Measure, judging: Sequence[Arrays]) -> Drop:
+        """The drop of the quantized model itself, with what it has in float16 rounded so."""
         path = self.folder / "quantized.onnx"
-        write_quantized(self.model, recipe, path)
+        write_rounded(self.model, recipe, halves.deviations, path)
         self.say(f"the quantized model on {len(judging)} samples that are held back")
         return measure.drop(list(runs(path, judging, self.threads)))
 

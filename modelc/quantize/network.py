@@ -1,12 +1,13 @@
-"""The network with any choice of layers in bytes, on samples whose outputs in float32 are known."""
+"""The network with any choice of layers in bytes and in float16, on samples whose outputs in float32 are known."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from modelc.frontend.quantize.floats import FloatModel
+from modelc.frontend.quantize.halves import Deviations
 from modelc.frontend.quantize.layers import Layer
 from modelc.frontend.quantize.recipe import Floats, Range
 from modelc.frontend.quantize.switched import switches, write_switched
@@ -18,7 +19,7 @@ from modelc.verify.engine import Engine
 
 class Network:
     """A model whose layers multiply bytes or not, with their corrections where it is `corrected`; those in `asymmetric`
-    by asymmetric weights too, with corrections of their own."""
+    by asymmetric weights too, with corrections of their own; those in `halves` float16 too."""
 
     def __init__(
         self,
@@ -30,21 +31,19 @@ class Network:
         path: Path,
         threads: int,
         stack: ExitStack,
-        asymmetric: Mapping[str, Floats | None] | None = None,
+        asymmetric: Mapping[str, Floats | None],
+        halves: Deviations,
     ) -> None:
-        self.layers, self.others = layers, asymmetric or {}
-        write_switched(floats, layers, ranges, corrections, self.others, most, path)
+        self.layers, self.others, self.halves = layers, asymmetric, halves
+        write_switched(floats, layers, ranges, corrections, asymmetric, halves, most, path)
         self.engine = stack.enter_context(Engine(ENGINE, path, threads, timed=False))
         self.corrected = True
 
-    def outputs(
-        self, narrow: Collection[str], samples: Sequence[Arrays], asymmetric: Collection[str] = ()
-    ) -> list[Arrays]:
-        """What it gives for each sample where the layers called `narrow` multiply bytes, those called `asymmetric` by
-        asymmetric weights."""
-        on = switches(self.layers, narrow, self.corrected, {name: name in asymmetric for name in self.others})
+    def outputs(self, ways: Mapping[str, str], samples: Sequence[Arrays]) -> list[Arrays]:
+        """What it gives for each sample where layers are computed in these `ways`, by name, others in float32."""
+        on = switches(self.layers, ways, self.corrected, self.others, self.halves)
         return [self.engine.run({**sample, **on}) for sample in samples]
 
-    def error(self, narrow: Collection[str], samples: Sequence[Arrays], wanted: Sequence[Arrays]) -> float:
+    def error(self, ways: Mapping[str, str], samples: Sequence[Arrays], wanted: Sequence[Arrays]) -> float:
         """The relative error of its outputs then."""
-        return relative_error(self.outputs(narrow, samples), wanted, real_outputs(wanted))
+        return relative_error(self.outputs(ways, samples), wanted, real_outputs(wanted))

@@ -1,10 +1,10 @@
-"""The seconds that bytes save in each layer: what the compiler estimates of the float model and of the quantized one,
-in the layouts that each would get; and what other weights in it take more."""
+"""The seconds that bytes and float16 save in each layer: what the compiler estimates of the float model in both floats,
+and of the quantized one, in the layouts that each would get; and what other weights in it take more."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from modelc.errors import ConfigError
 from modelc.frontend.quantize.weights import LARGEST
 from modelc.ir.block import Task
 from modelc.layout.program import partition
+from modelc.partition.half_sums import HALF, half_sum
 from modelc.passes.machine import BYTES, multiplied
 from modelc.space.choose import OPTIMISM
 from modelc.target import Target
@@ -46,10 +47,11 @@ def limits_of_weights(target: Target) -> tuple[int, ...]:
 @dataclass(frozen=True)
 class Priced:
     """Estimated seconds of a run: of the whole, and of each layer: of the Tasks that compute it, though they round for
-    the next as well."""
+    the next as well. `halves`, by the layers that multiply float16: the values that their Tasks have stored so."""
 
     whole: float
     layers: dict[str, float]
+    halves: Mapping[str, frozenset[str]]
 
 
 def priced(run: Run, model: Path, layers: Collection[str]) -> Priced:
@@ -57,13 +59,17 @@ def priced(run: Run, model: Path, layers: Collection[str]) -> Priced:
     asked = replace(run, model=model)
     program = asked.programs().rounded[0]
     whole, each = 0.0, dict.fromkeys(layers, 0.0)
+    multiplying, stored = set[str](), {name: set[str]() for name in layers}
     for bound in program.kernels:
         seconds = asked.schedules.seconds(bound.task)
         whole += seconds
         layer = layer_of(bound.task, each)
         if layer is not None:
             each[layer] += seconds
-    return Priced(whole, each)
+            multiplying |= {layer} if half_sum(bound.task) is not None else set()
+            dtypes = bound.task.dtypes
+            stored[layer] |= {value.split("#")[0] for x, value in bound.values.items() if dtypes[x] == HALF}
+    return Priced(whole, each, {layer: frozenset(stored[layer]) for layer in multiplying})
 
 
 def priced_more(run: Run, model: Path, other: Path, layers: Collection[str]) -> dict[str, float]:

@@ -332,9 +332,12 @@ class _Whole:
             self.outputs[report.name] = report if before is None else before.worse(report)
 
     def _amplified(self, report: OutputReport, variant: int, inside: _Inside | None) -> bool:
-        if report.rounded or inside is None or not all(kernel.passed for kernel in inside.judge.reports.values()):
+        if inside is None or not all(kernel.passed for kernel in inside.judge.reports.values()):
             return False
+        steps = self.quantized and report.distance.rms_rel <= QUANTIZED.rms  # roundings to whole numbers may explain it
         if report.padded:  # its kernels ran on what was filled up, which may be what makes the difference
-            return self.quantized and report.distance.rms_rel <= QUANTIZED.rms
+            return steps
+        if report.rounded and not steps:
+            return False
         layers = self.witnessed.get(variant, ())
         return bool(layers) and all(layer.passed for layer in layers)

@@ -34,8 +34,8 @@ def windows(asked: Asked) -> Subject:
     return Subject.of("windows", asked.models, asked.target, asked.folder)
 
 
-@pytest.mark.parametrize("name", ["windows", "qdq", "qdq7", "int4", "control", "halves", "halves:f16"])
-@pytest.mark.sweep(4)
+@pytest.mark.parametrize("name", ["windows", "qdq", "qdq7", "int4", "control", "halves", "halves:f16", "mixed:f16"])
+@pytest.mark.sweep(5)
 def test_a_slice(asked: Asked, name: str) -> None:
     if name.endswith(":f16"):
         asked = replace(asked, target=load_target("cortex-a76"))

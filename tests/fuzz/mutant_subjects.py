@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import model_seeds
 import numpy as np
@@ -89,8 +90,9 @@ def windows() -> onnx.ModelProto:
     return net.build()
 
 
-def qdq(largest: int = 127) -> onnx.ModelProto:
-    """Convolutions and a product as ONNX Runtime's quantizer writes them, with zero points; weights up to `largest`."""
+def qdq(largest: int = 127, mixed: bool = False) -> onnx.ModelProto:
+    """Convolutions and a product as ONNX Runtime's quantizer writes them, with zero points; weights up to `largest`.
+    Where it is `mixed`, others are before, between and behind them that are not quantized."""
     rng = np.random.default_rng(0)
     nodes: list[onnx.NodeProto] = []
     weights: dict[str, np.ndarray] = {}
@@ -109,18 +111,28 @@ def qdq(largest: int = 127) -> onnx.ModelProto:
         nodes.append(node)
         return name
 
-    x = through("x", "xd", 0.0301, 117)
+    def real(op: str, x: str, name: str, shape: tuple[int, ...], **attrs: Any) -> str:
+        weights[f"{name}_w"] = (rng.standard_normal(shape) / np.prod(shape[1:]) ** 0.5).astype(np.float32)
+        nodes.append(helper.make_node(op, [x, f"{name}_w"], [name], f"{name}_node", **attrs))
+        return name
+
+    x = through(real("Conv", "x", "first", (8, 8, 3, 3), pads=[1] * 4) if mixed else "x", "xd", 0.0301, 117)
     weights["bias"] = rng.standard_normal(24).astype(np.float32)
     nodes.append(helper.make_node("Conv", [x, weight("w1", (24, 8, 3, 3), 0), "bias"], ["c"], "conv", pads=[1] * 4))
     nodes.append(helper.make_node("Relu", ["c"], ["r"], "relu"))
-    r = through("r", "rd", 0.0497, 3)
+    between = real("Conv", "r", "each", (24, 1, 3, 3), pads=[1] * 4, group=24) if mixed else "r"
+    r = through(between, "rd", 0.0497, 90 if mixed else 3)
     nodes.append(helper.make_node("Conv", [r, weight("w2", (24, 24, 1, 1), 0)], ["e"], "point"))
     e = through("e", "ed", 0.0613, 131)
     nodes.append(helper.make_node("Add", [r, e], ["a"], "skip"))
     nodes.append(helper.make_node("GlobalAveragePool", [through("a", "ad", 0.0713, 90)], ["g"], "mean"))
     nodes.append(helper.make_node("Flatten", ["g"], ["f"], "flatten"))
-    nodes.append(helper.make_node("MatMul", [through("f", "fd", 0.0193, 70), weight("w3", (24, 20), 1)], ["m"], "fc"))
-    through("m", "y", 0.0397, 128)
+    if mixed:
+        real("MatMul", "f", "y", (24, 20))
+    else:
+        product = [through("f", "fd", 0.0193, 70), weight("w3", (24, 20), 1)]
+        nodes.append(helper.make_node("MatMul", product, ["m"], "fc"))
+        through("m", "y", 0.0397, 128)
     return model_seeds.model_of(nodes, [("x", model_seeds.F, [1, 8, 18, 18])], [("y", model_seeds.F, [1, 20])], weights)
 
 
@@ -228,6 +240,7 @@ SMALL: dict[str, Callable[[], onnx.ModelProto]] = {
     "quantised": model_seeds.quantised,
     "qdq": qdq,
     "qdq7": lambda: qdq(63),
+    "mixed": lambda: qdq(mixed=True),
     "int4": int4,
     "halves": halves,
     "control": control,

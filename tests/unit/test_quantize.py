@@ -14,7 +14,7 @@ from modelc.frontend.quantize.recipe import LayerChoice, Range, Recipe
 from modelc.frontend.quantize.weights import as_bytes, bias_as_whole
 from modelc.ir.graph import Node
 from modelc.passes.quantized import can_be_narrowed, narrowed
-from modelc.quantize.cut import Cut, Form, Step, cut, ordered
+from modelc.quantize.cut import Cut, Step, Way, cut, ordered
 from modelc.quantize.measure import Agreement, ByMetric
 from modelc.quantize.ranges import ranges_of
 from modelc.quantize.smoothing import divisors_of
@@ -59,33 +59,76 @@ def test_channels_become_alike_where_that_costs_nothing() -> None:
     assert divisors_of(np.zeros(3, F), None).tolist() == [1, 1, 1]
 
 
+def ways(**saved_and_errors: dict[str, tuple[float, float]]) -> dict[str, list[Way]]:
+    """By layer and by way, the seconds that are saved beside ten in float32, and the error."""
+    real = Way("float32", 10, 0)
+    return {
+        name: [real, *(Way(way, 10 - saved, error) for way, (error, saved) in every.items())]
+        for name, every in saved_and_errors.items()
+    }
+
+
+def layers_in(cut: Cut, way: str) -> set[str]:
+    return {name for name, other in cut.ways.items() if other == way}
+
+
 def test_few_are_given_back() -> None:
-    order = ordered({"a": Form(0.1, 1), "b": Form(0.4, 1), "c": Form(0.2, 0.01), "d": Form(0, 1)})
+    every = {"a": (0.1, 1.0), "b": (0.4, 1.0), "c": (0.2, 0.01), "d": (0.0, 1.0)}
+    order = ordered(ways(**{name: {"int8": form} for name, form in every.items()}))
     assert [step.layer for step in order.order] == ["c", "b", "a", "d"]
     asked = list[int]()
 
     def holds(tried: Cut) -> bool:
         asked.append(tried.taken)
-        return "b" not in tried.narrow
+        return "b" not in layers_in(tried, "int8")
 
     chosen = cut(order, holds)
-    assert chosen.wide == ("c", "b") and chosen.narrow == {"a", "d"} and len(asked) <= 3
-    assert cut(order, lambda tried: True).narrow == set("abcd")
-    assert cut(order, lambda tried: not tried.narrow).narrow == frozenset()
+    assert chosen.moved == {"c", "b"} and layers_in(chosen, "int8") == {"a", "d"} and len(asked) <= 3
+    assert layers_in(cut(order, lambda tried: True), "int8") == set("abcd")
+    assert not layers_in(cut(order, lambda tried: not layers_in(tried, "int8")), "int8")
 
 
 def test_asymmetric_weights_come_before_float32_where_they_take_off_more_for_the_time() -> None:
-    symmetric = {"a": Form(0.4, 1), "b": Form(0.3, 1), "c": Form(0.1, 1)}
-    every = ordered(symmetric)
-    assert every.order == (Step("a"), Step("b"), Step("c"))
-    finer = ordered(symmetric, {"a": Form(0.2, 0.9), "b": Form(0.25, 0.1)})  # of b they take too long
-    assert finer.order == (Step("a", asymmetric=True), Step("b"), Step("a"), Step("c"))
-    chosen = cut(every, lambda tried: "b" not in tried.narrow, lambda: finer)
-    assert (chosen.narrow, chosen.asymmetric, chosen.wide) == ({"a", "c"}, {"a"}, ("b",))
-    assert finer.taking(3).asymmetric == frozenset() and finer.taking(3).narrow == {"c"}
-    assert cut(every, lambda tried: True, lambda: finer).asymmetric == frozenset()
-    quicker = ordered({"a": Form(0.4, 1)}, {"a": Form(0.3, 1.1)})  # as an estimate may say
-    assert quicker.order == (Step("a", asymmetric=True), Step("a"))
+    symmetric = {"a": (0.4, 1), "b": (0.3, 1), "c": (0.1, 1)}
+    every = ordered(ways(**{name: {"int8": form} for name, form in symmetric.items()}))
+    assert every.order == (Step("a", "float32"), Step("b", "float32"), Step("c", "float32"))
+    asymmetric = {"a": {"asymmetric": (0.2, 0.9)}, "b": {"asymmetric": (0.25, 0.1)}}  # of b they take too long
+    finer = ordered(ways(**{name: {"int8": form} | asymmetric.get(name, {}) for name, form in symmetric.items()}))
+    assert finer.order == (Step("a", "asymmetric"), Step("b", "float32"), Step("a", "float32"), Step("c", "float32"))
+    chosen = cut(every, lambda tried: "b" not in layers_in(tried, "int8"), lambda: finer)
+    assert chosen.ways == {"a": "asymmetric", "b": "float32", "c": "int8"}
+    assert finer.taking(3).ways == {"a": "float32", "b": "float32", "c": "int8"}
+    assert not layers_in(cut(every, lambda tried: True, lambda: finer), "asymmetric")
+    quicker = ordered(ways(a={"int8": (0.4, 1), "asymmetric": (0.3, 1.1)}))  # as an estimate may say
+    assert quicker.first == {"a": "asymmetric"} and quicker.order == (Step("a", "float32"),)
+
+
+def test_layers_are_given_back_to_float16_first_where_that_is_worth_it() -> None:
+    """What is quick and nearly as exact is between; what takes off little of the error for its time is passed over."""
+    order = ordered(
+        ways(
+            between={"float16": (0.01, 8), "int8": (0.5, 9)},
+            no_better={"float16": (0.39, 0.1), "int8": (0.4, 9)},
+            no_bytes={"float16": (0.02, 8)},
+            out_of_range={"int8": (float("inf"), 1)},
+            neither={},
+        )
+    )
+    assert order.first == {
+        "between": "int8",
+        "no_better": "int8",
+        "no_bytes": "float16",
+        "out_of_range": "int8",
+        "neither": "float32",
+    }
+    assert order.order == (
+        Step("out_of_range", "float32"),
+        Step("between", "float16"),
+        Step("no_better", "float32"),
+        Step("no_bytes", "float32"),
+        Step("between", "float32"),
+    )
+    assert set(order.taking(5).ways.values()) == {"float32"}
 
 
 @given(st.integers(0, 10_000), st.sampled_from([63, 127]), st.sampled_from([-1, 0, 1, 2]))

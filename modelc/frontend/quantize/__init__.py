@@ -8,6 +8,7 @@ scores.py      which outputs look like class scores
 equalise.py    channels scaled up in one layer and down in the next, so that one scale fits them
 weights.py     weights as bytes, a scale for each output channel
 statistics.py  a model that says what ranges the activations have
+halves.py      layers in float16, in models of float32
 trials.py      a model that says what each way to round adds to its layer
 four_bits.py   weights as numbers of four bits, a scale for each block of them
 products.py    which nodes can take weights of four bits

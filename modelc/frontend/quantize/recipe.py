@@ -1,4 +1,5 @@
-"""What is rounded to bytes in a model, and by which scales: with the float model it makes the quantized one again."""
+"""What is rounded to bytes in a model, by which scales, and what is in float16: with the float model it makes the
+quantized one again."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from modelc.frontend.quantize.weights import LARGEST
 
 Floats = NDArray[np.float32]
-INT8, FLOAT32 = "int8", "float32"
+INT8, FLOAT16, FLOAT32 = "int8", "float16", "float32"
 SYMMETRIC, ASYMMETRIC = "symmetric", "asymmetric"
 NAMED = 4  # layers that a note names
 
@@ -41,7 +42,8 @@ class Range:
 class LayerChoice:
     """What one layer multiplies, and why. `alone` is the relative error of its output where its inputs are those of the
     float model, `network` the relative error of the outputs of the network where no other layer is rounded;
-    `saved_seconds` the time that bytes save by estimate. `weights` are symmetric or asymmetric; of float32 ""."""
+    `saved_seconds` the time that is saved beside float32 by estimate; of a layer in float32 they are those of bytes.
+    `weights` in bytes are symmetric or asymmetric; of others ""."""
 
     name: str
     dtype: str
@@ -68,7 +70,15 @@ class Recipe:
     @property
     def narrow(self) -> frozenset[str]:
         """The layers that multiply bytes."""
-        return frozenset(layer.name for layer in self.layers if layer.dtype == INT8)
+        return self._of(INT8)
+
+    @property
+    def halves(self) -> frozenset[str]:
+        """The layers that multiply float16: the compiler makes them so, the quantized model has them in float32."""
+        return self._of(FLOAT16)
+
+    def _of(self, dtype: str) -> frozenset[str]:
+        return frozenset(layer.name for layer in self.layers if layer.dtype == dtype)
 
     @property
     def asymmetric(self) -> frozenset[str]:
@@ -78,10 +88,11 @@ class Recipe:
     @property
     def notes(self) -> tuple[str, ...]:
         """What it comes to, for the manifest of a package."""
-        kept = [layer.name for layer in self.layers if layer.dtype == FLOAT32]
         said = f"precision int8: {len(self.narrow)} of {len(self.layers)} layers multiply bytes"
         said += f", {len(self.asymmetric)} of them with asymmetric weights" if self.asymmetric else ""
-        said += f"; in float32: {', '.join(kept[:NAMED])}{', ...' * (len(kept) > NAMED)}" if kept else ""
+        for dtype in (FLOAT16, FLOAT32):
+            names = [layer.name for layer in self.layers if layer.dtype == dtype]
+            said += f"; in {dtype}: {', '.join(names[:NAMED])}{', ...' * (len(names) > NAMED)}" if names else ""
         drop = f"{100 * self.summary['drop']:.3g} % of the float model's" if "drop" in self.summary else "not measured"
         judged = f" on {self.summary['held_back']} samples that were held back" if "held_back" in self.summary else ""
         return (said, f"drop by quantizing: {drop}{judged} ({self.summary.get('said', '')})")

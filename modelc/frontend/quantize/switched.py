@@ -1,5 +1,5 @@
-"""A model in which each layer multiplies bytes or not, as inputs say: what any choice of layers adds to the outputs is
-measured without making another model."""
+"""A model in which each layer multiplies bytes, float16 or float32, as inputs say: what any choice of these adds to the
+outputs is measured without making another model."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from modelc.frontend.quantize.floats import FloatModel
+from modelc.frontend.quantize.halves import Deviations, in_half
 from modelc.frontend.quantize.layers import Layer
-from modelc.frontend.quantize.recipe import Range
+from modelc.frontend.quantize.recipe import ASYMMETRIC, FLOAT16, INT8, Range
 from modelc.frontend.quantize.weights import as_bytes
 from modelc.frontend.quantize.write import shares_bytes
 from modelc.frontend.witness.surgery import save
@@ -22,17 +23,24 @@ CORRECTED = "modelc:corrected"
 
 
 def switches(
-    layers: Sequence[Layer], narrow: Collection[str], corrected: bool, asymmetric: Mapping[str, bool]
+    layers: Sequence[Layer],
+    ways: Mapping[str, str],
+    corrected: bool,
+    asymmetric: Collection[str],
+    halves: Collection[str],
 ) -> dict[str, NDArray[Any]]:
-    """The inputs with which the layers called `narrow` multiply bytes, with their corrections or without; of each that
-    can have asymmetric weights, whether it does."""
+    """The inputs with which layers are computed in these `ways`, by name: INT8, ASYMMETRIC those that can have such
+    weights, FLOAT16 those of `halves`, float32 if nothing is said. Those in bytes have their corrections, or have
+    not."""
+    narrow = {name for name, way in ways.items() if way in (INT8, ASYMMETRIC)}
     values = {layer.rounded: False for layer in layers}
     for layer in layers:
         values[layer.rounded] |= layer.name in narrow
     by_layer = {_of_layer(layer): np.array(layer.name in narrow) for layer in layers}
     by_value = {_of_value(name): np.array(on) for name, on in values.items()}
-    by_weights = {_of_weights(name): np.array(on) for name, on in asymmetric.items()}
-    return {**by_layer, **by_value, **by_weights, CORRECTED: np.array(corrected, np.float32)}
+    by_weights = {_of_weights(name): np.array(ways.get(name) == ASYMMETRIC) for name in asymmetric}
+    by_half = {_of_half(name): np.array(ways.get(name) == FLOAT16) for name in halves}
+    return {**by_layer, **by_value, **by_weights, **by_half, CORRECTED: np.array(corrected, np.float32)}
 
 
 def write_switched(
@@ -41,19 +49,22 @@ def write_switched(
     ranges: Mapping[str, Range],
     corrections: Mapping[str, NDArray[np.float32]],
     asymmetric: Mapping[str, NDArray[np.float32] | None],
+    halves: Deviations,
     most: int,
     output: Path,
 ) -> None:
     """Writes the model with an input for each layer, for each value that is rounded, and for whether layers in bytes
     have their `corrections` added. Their weights are as `as_bytes` has them: symmetric, and of those in `asymmetric`,
-    which says their corrections then, asymmetric where an input says so."""
+    which says their corrections then, asymmetric where an input says so. Those in `halves`, which says how much their
+    sums are off then, are in float16 where an input says so, and are not in bytes."""
     model = ModelProto()
     model.CopyFrom(floats.model)
     graph = model.graph
     by_value: dict[str, list[Layer]] = {}
     for layer in layers:
         by_value.setdefault(layer.rounded, []).append(layer)
-    for name in (*map(_of_layer, layers), *map(_of_value, by_value), *map(_of_weights, asymmetric)):
+    by_name = (*map(_of_weights, asymmetric), *map(_of_half, halves))
+    for name in (*map(_of_layer, layers), *map(_of_value, by_value), *by_name):
         graph.input.append(helper.make_tensor_value_info(name, TensorProto.BOOL, []))
     graph.input.append(helper.make_tensor_value_info(CORRECTED, TensorProto.FLOAT, []))
     layer_of = {layer.name: layer for layer in layers}
@@ -72,7 +83,9 @@ def write_switched(
             ways = [_narrow(model, floats, switched, node, corrections.get(node.name), most, False)]
             if node.name in asymmetric:
                 ways.append(_narrow(model, floats, switched, node, asymmetric[node.name], most, True))
-            copy = _switched(switched, node, ways)
+            half = halves.get(node.name)
+            float16 = None if half is None else [*in_half(model, floats, switched, node, half, f"{switched.y}/half")]
+            copy = _switched(switched, node, ways, float16)
         nodes.append(copy)
         for name in node.output:
             nodes += _rounding(model, name, ranges) if name in by_value else []
@@ -88,6 +101,10 @@ def _of_layer(layer: Layer) -> str:
 
 def _of_value(value: str) -> str:
     return f"{value}/switch of value"
+
+
+def _of_half(layer: str) -> str:
+    return f"{layer}/switch of float16"
 
 
 def _of_weights(layer: str) -> str:
@@ -143,8 +160,11 @@ def _narrow(
     ]
 
 
-def _switched(layer: Layer, node: NodeProto, ways: Sequence[list[NodeProto]]) -> NodeProto:
-    """A layer that multiplies bytes, by symmetric weights or by those of the second of `ways`, or is as it was."""
+def _switched(
+    layer: Layer, node: NodeProto, ways: Sequence[list[NodeProto]], half: list[NodeProto] | None
+) -> NodeProto:
+    """A layer that multiplies bytes, by symmetric weights or by those of the second of `ways`, or float16 where it can,
+    or is as it was."""
     off = NodeProto()
     off.CopyFrom(node)
     off.output[0] = f"{layer.y}/off"
@@ -152,6 +172,8 @@ def _switched(layer: Layer, node: NodeProto, ways: Sequence[list[NodeProto]]) ->
     for other in others:
         output = f"{layer.y}/on"
         on = [_if(_of_weights(layer.name), other, other[-1].output[0], on, on[-1].output[0], output)]
+    if half is not None:
+        off = _if(_of_half(layer.name), half, half[-1].output[0], [off], off.output[0], f"{layer.y}/real")
     return _if(_of_layer(layer), on, on[-1].output[0], [off], off.output[0], layer.y)
 
 

@@ -137,6 +137,11 @@ class Judge:
             return "bfloat16"
         return "float16" if "float16" in dtypes and not self.rounded.isdisjoint(bound.outputs) else ""
 
+    @cached_property
+    def _narrow(self) -> str:
+        """The narrow dtype that kernels of the package multiply, if any does."""
+        return max(map(self._multiplied, self.blueprint.program.tasks), default="")
+
     def begin(self, feed: Mapping[str, Array]) -> None:
         """A run on these inputs begins; states are none of them."""
         self._given, self._writers, self._assembled, self._bytes, self._shadows = dict(feed), {}, {}, 0, {}
@@ -328,6 +333,9 @@ class Judge:
                 there = in_model(array, imported.graph.values[model_name], imported.graph)
                 if there is not None:
                     usable[model_name] = there
+        read = {call.use.bound.values[b] for b in call.read}
+        if not self.rounded.isdisjoint(read - usable.keys()):  # kernels before this one are evaluated too
+            narrow = narrow or self._narrow
         inside = np.logical_and.reduce([i < n for i, n in zip(index, value.shape, strict=True)]) if index else None
         index = tuple(i[inside] for i in index) if index else ()
         try:
