@@ -274,7 +274,8 @@ def refusal(e: Editor, node: Node, units: Sequence[Multiplied]) -> str | None:
         return said
     summed = weights.shape[1] if node.op == "Conv" else weights.shape[1 - columns]
     if padded(summed, depth_of(e.value(x.whole).dtype, units), groups) is None:
-        return f"{summed} channels are summed, too few to be made a multiple of what an instruction takes"
+        channels = f"{summed} channels are" if summed > 1 else "1 channel is"
+        return f"{channels} summed, too few to be made a multiple of what an instruction takes"
     if weights.shape[columns] // groups < LEAST_CHANNELS:
         return f"an output of fewer than {LEAST_CHANNELS} channels does not fill vectors"
     others = tuple(k for k in range(weights.ndim) if k != columns)
