@@ -21,7 +21,6 @@ Array = NDArray[Any]
 SHIFT = 128  # between the numbers of int8 and uint8 that stand for the same
 ALL_BYTES = (-SHIFT, SHIFT - 1)
 LARGEST_SUM = (1 << 31) - 1
-LARGEST_EXACT = (1 << 24) - 1  # of the whole numbers up to which float32 has all
 LEAST_CHANNELS = 8  # of an output: fewer do not fill a vector's lanes
 LEAST_ROWS = 4  # that read columns which are computed, for these to be put into an instruction's order
 MOST_PADDING = 1.5  # times the channels that are summed
