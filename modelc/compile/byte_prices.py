@@ -20,11 +20,10 @@ from modelc.ir.graph import Graph
 from modelc.ir.program import Program
 from modelc.layout.program import partition
 from modelc.partition.draft import prepared
-from modelc.passes.integer_contractions import CONTRACTIONS
+from modelc.passes.integer_contractions import CONTRACTIONS, WHOLE
 from modelc.space.choose import Schedules
 from modelc.target import Target
 
-WHOLE = ("ConvInteger", "MatMulInteger")
 NEAR = 0.85  # of the seconds in float32 by closed forms: what takes less in bytes is quicker so
 LEAST_LOST = 0.05  # of a contraction's seconds in float32, for bytes to be called slower: the price errs as much
 LEAST_SAVED = 5e-6  # seconds: of what takes no longer than a call, prices say little
@@ -33,19 +32,19 @@ Reasons = Mapping[str, str]  # by the node of a contraction, why it is not multi
 
 
 def slower_in_bytes(original: Graph, simplified: Callable[[Reasons], Graph], target: Target, config: Config) -> Reasons:
-    """The contractions of `original`, between DequantizeLinear and QuantizeLinear, that are quicker in float32, with
-    the sentence that says so. `simplified` is the Graph with what it is told in float32."""
-    whole, row_bytes = simplified({}), attention_bytes(target, config)
-    ops = {node.name: node.op for node in original.nodes}
-    narrow = {s for n in whole.nodes if n.op in WHOLE for s in n.source if ops.get(s) in CONTRACTIONS}
+    """The quantized contractions of `original`, in whatever operators, that are quicker in float32, with the sentence
+    that says so. `simplified` is the Graph with what it is told in float32."""
+    quantized, whole = _contractions(original), simplified({})
+    narrow = quantized & _multiplied_whole(whole)
     if not narrow:
         return {}
-    cold_bytes = constant_bytes(whole, config.policy.precision, target)
+    everything = simplified(dict.fromkeys(narrow, "it is priced in float32"))
+    narrow -= _multiplied_whole(everything)
+    if not narrow:
+        return {}
+    row_bytes, cold_bytes = attention_bytes(target, config), constant_bytes(whole, config.policy.precision, target)
     schedules = Schedules(replace(target, cold_bytes=cold_bytes), config.policy)
-    in_bytes, real = (
-        partition(prepared(graph), row_bytes)
-        for graph in (whole, simplified(dict.fromkeys(narrow, "it is priced in float32")))
-    )
+    in_bytes, real = (partition(prepared(graph), row_bytes) for graph in (whole, everything))
     rough, otherwise = (_priced(program, narrow, schedules.optimistic) for program in (in_bytes, real))
     near = {name for name in narrow if rough[name] > NEAR * otherwise[name]}
     if not near:
@@ -60,6 +59,22 @@ def slower_in_bytes(original: Graph, simplified: Callable[[Reasons], Graph], tar
         return {}
     mixed = partition(prepared(simplified(reasons)), row_bytes)
     return reasons if _longer(in_bytes, mixed, schedules.seconds) > 0 else {}
+
+
+def is_priced(graph: Graph) -> bool:
+    """Whether a model has anything that may be multiplied in bytes."""
+    return any(node.op in ("DequantizeLinear", *WHOLE) for node in graph.nodes)
+
+
+def _contractions(graph: Graph) -> set[str]:
+    """The nodes of a model that are contractions, but for those that are loops."""
+    every = {s for node in graph.nodes if node.op in (*CONTRACTIONS, *WHOLE) for s in node.source}
+    return every - {s for node in graph.nodes if node.bodies for s in node.source}
+
+
+def _multiplied_whole(graph: Graph) -> set[str]:
+    """The nodes of a model that contractions of whole numbers come from."""
+    return {s for node in graph.nodes if node.op in WHOLE for s in node.source}
 
 
 def _longer(program: Program, other: Program, seconds_of: Callable[[Task], float]) -> float:

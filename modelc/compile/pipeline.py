@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from modelc import __version__
 from modelc.codegen.pack import pack_constant
-from modelc.compile.byte_prices import Reasons, slower_in_bytes
+from modelc.compile.byte_prices import Reasons, is_priced, slower_in_bytes
 from modelc.compile.choices import (
     Choices,
     Shapes,
@@ -306,8 +306,7 @@ class Run:
         """The quantized contractions of a model that are multiplied in float32 by their price."""
         if self.locked is not None:
             return self.locked.real
-        dequantizes = any(node.op == "DequantizeLinear" for node in original.nodes)
-        if self.recipe is not None or not self.weighing or not dequantizes:
+        if self.recipe is not None or not self.weighing or not is_priced(original):
             return {}
         return slower_in_bytes(original, partial(self._simplified, original), self.target, self.config)
 

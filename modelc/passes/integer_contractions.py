@@ -26,14 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.ir.graph import Graph, Node
+from modelc.passes.dequantized_contractions import dequantized_contractions
 from modelc.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
 from modelc.passes.integer_products import product
-from modelc.passes.machine import ANY, BYTES, LARGEST_BYTE, WEIGHTS, WIDE, Machine, Multiplied
+from modelc.passes.machine import ANY, BYTES, WEIGHTS, WIDE, Machine, Multiplied
 from modelc.passes.pattern import Bind, Constant, Editor, Match, Op, Rule, rewrite
 from modelc.passes.quantized import (
-    LARGEST_EXACT,
     LARGEST_SUM,
-    Operand,
     bounds_of,
     can_be_narrowed,
     centred_weights,
@@ -72,8 +71,9 @@ class IntegerContractions:
         return self.machine.units
 
     def __call__(self, graph: Graph) -> Graph:
+        model, graph = graph, dequantized_contractions(graph, self.machine.real)
         if self.units:
-            model, taken = graph, {u.activations for u in self.units}
+            taken = {u.activations for u in self.units}
             graph = graph if WIDE in taken else restored(graph, taken)
             graph = rewrite(rewrite(graph, Integers(self.machine).rules()), FACTORS)
             graph = read_as_stored(EliminateCommonSubexpressions()(graph), model)
@@ -120,7 +120,6 @@ class Integers:
             Rule(Op("Mul", REAL, Constant("factor")), rescaled),
             Rule(Op("MatMulInteger|ConvInteger", Bind("a"), Constant("w"), Bind("z"), more=True), self.centred),
             Rule(Op("MatMulInteger|ConvInteger", Bind("a"), Constant("w")), self.unlike),
-            Rule(Op("QLinearConv|QLinearMatMul", Bind("a"), more=True), self.linear),
         )
 
     def contraction(self, e: Editor, m: Match) -> str | None:
@@ -250,62 +249,10 @@ class Integers:
             return None
         return self._sum(e, node, m["a"], weights, 0, m["w"], None)
 
-    def linear(self, e: Editor, m: Match) -> str | None:
-        """QLinearConv and QLinearMatMul: x, sx, zx, w, sw, zw, sy, zy, bias."""
-        node = m.root
-        x, w = node.inputs[0], e.data(node.inputs[3])
-        parameters = [e.data(name) for name in node.inputs[1:8]]
-        if w is None or any(k is None for k in parameters) or e.value(x).dtype not in BYTES:
-            return None
-        sx, zx, _, sw, zw, sy, _ = (np.asarray(k) for k in parameters)
-        columns = 0 if node.op == "QLinearConv" else w.ndim - 1
-        weights = centred_weights(e, Operand(node.inputs[3], sw, zw.astype(np.int64).reshape(-1), columns), node)
-        depth = 0 if weights is None else depth_of(e.value(x).dtype, units_for(node, weights, columns, self.units))
-        summed = w.shape[1] if columns == 0 else w.shape[0]
-        scalars = max(sx.size, zx.size, sy.size) == 1 and sw.size in (1, w.shape[columns])
-        fits = columns == 0 or w.ndim == 2
-        if weights is None or not scalars or not fits or e.value(node.inputs[1]).dtype != "float32":
-            return None
-        bias = e.data(node.inputs[8]) if len(node.inputs) > 8 and node.inputs[8] else None
-        if padded(summed, depth, int(node.attrs.get("group", 1))) is None:
-            if not is_depthwise(e, node, weights, bias):
-                return None
-            total = self._sum_in_float32(e, node, weights, bias)
-        else:
-            whole = self._sum(e, node, x, weights, int(zx.item()), node.inputs[3], bias)
-            total = e.add("Cast", (whole,), {"to": "float32"})
-        spatial = (1,) * (len(e.shape(total)) - 2) if columns == 0 else ()
-        factor = sx.reshape(()).astype(np.float64) * sw.reshape(-1) / sy.reshape(())
-        scale = e.constant(factor.reshape(-1, *spatial), f"{node.inputs[3]}_scale", "float32")
-        real = e.add("Mul", (total, scale))
-        return e.add("QuantizeLinear", (real, e.constant(np.float32(1), "one", "float32"), node.inputs[7]))
-
-    def _sum_in_float32(self, e: Editor, node: Node, weights: Array, bias: Array | None) -> str:
-        """The sum of a QLinearConv, which float32 has exactly: it multiplies faster than int32 where no instruction
-        multiplies bytes."""
-        one = e.constant(np.float32(1), "one", "float32")
-        inputs = [e.add("DequantizeLinear", (node.inputs[0], one, node.inputs[2]))]
-        inputs.append(e.constant(weights, f"{node.inputs[3]}_whole", "float32"))
-        if bias is not None:
-            inputs.append(e.constant(bias, f"{node.inputs[8]}_whole", "float32"))
-        return e.add("Conv", inputs, node.attrs)
-
-
-def is_depthwise(e: Editor, node: Node, weights: Array, bias: Array | None) -> bool:
-    """Whether a QLinearConv filters each channel by itself, in sums that float32 has exactly."""
-    groups, shape = int(node.attrs.get("group", 1)), e.shape(node.inputs[0])
-    if node.op != "QLinearConv" or weights.shape[1] != 1 or groups != shape[1]:
-        return False
-    sums = LARGEST_BYTE * np.abs(weights).sum(axis=tuple(range(1, weights.ndim)))
-    return bool((sums + (0 if bias is None else np.abs(bias.astype(np.int64)))).max(initial=0) <= LARGEST_EXACT)
-
 
 def refused(e: Editor, node: Node, machine: Machine) -> str | None:
     """Why a contraction of quantized operands is not one of whole numbers on a machine; None where it is."""
-    x = operand(e, node.inputs[0])
-    if machine.units and x is not None and node.attrs.get("group", 1) > 1 and (x.scale == 1).all():  # of QLinearConv
-        return "1 channel is summed, too few to be made a multiple of what an instruction takes"
-    return refusal(e, node, machine.units) or next((machine.real[s] for s in node.source if s in machine.real), None)
+    return next((machine.real[s] for s in node.source if s in machine.real), None) or refusal(e, node, machine.units)
 
 
 def summed_up(e: Editor, x: str, zero: int, window: tuple[tuple[int, ...], Mapping[str, Any]] | None) -> str:
@@ -374,10 +321,10 @@ def multiplied_by(e: Editor, m: Match) -> str | None:
 
 def multiplied_once(e: Editor, m: Match) -> str | None:
     """(x * a) * b is x * (a * b)."""
-    a, b = e.data(m["a"]), e.data(m["b"])
+    a, b = (e.data(m[name]) for name in ("a", "b"))
     assert a is not None and b is not None
-    whole = a.astype(np.float64) * b.astype(np.float64).reshape(()) if b.size == 1 else None
-    if whole is None or not usual(whole) or not _reals(e, m["a"], m.root):
+    whole = a.astype(np.float64) * b.astype(np.float64) if 1 in (a.size, b.size) else None
+    if whole is None or whole.ndim > len(e.shape(m["x"])) or not usual(whole) or not _reals(e, m["a"], m.root):
         return None
     return e.add("Mul", (m["x"], e.constant(whole, f"{m['a']}_product", "float32")))
 

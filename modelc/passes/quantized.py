@@ -21,7 +21,6 @@ Array = NDArray[Any]
 SHIFT = 128  # between the numbers of int8 and uint8 that stand for the same
 ALL_BYTES = (-SHIFT, SHIFT - 1)
 LARGEST_SUM = (1 << 31) - 1
-LARGEST_EXACT = (1 << 24) - 1  # of the whole numbers up to which float32 has all
 LEAST_CHANNELS = 8  # of an output: fewer do not fill a vector's lanes
 LEAST_ROWS = 4  # that read columns which are computed, for these to be put into an instruction's order
 MOST_PADDING = 1.5  # times the channels that are summed
@@ -274,7 +273,8 @@ def refusal(e: Editor, node: Node, units: Sequence[Multiplied]) -> str | None:
         return said
     summed = weights.shape[1] if node.op == "Conv" else weights.shape[1 - columns]
     if padded(summed, depth_of(e.value(x.whole).dtype, units), groups) is None:
-        return f"{summed} channels are summed, too few to be made a multiple of what an instruction takes"
+        channels = f"{summed} channels are" if summed > 1 else "1 channel is"
+        return f"{channels} summed, too few to be made a multiple of what an instruction takes"
     if weights.shape[columns] // groups < LEAST_CHANNELS:
         return f"an output of fewer than {LEAST_CHANNELS} channels does not fill vectors"
     others = tuple(k for k in range(weights.ndim) if k != columns)

@@ -14,6 +14,7 @@ from quantized_models import TARGETS, Written, changed, conv_net, run_here
 from tiny_package import skip_without_tools
 
 import modelc
+from modelc.frontend.onnx import import_model
 from modelc.ops import evaluate_graph
 from modelc.package import read_package, run_emulated
 from modelc.passes.machine import Multiplied, multiplied
@@ -102,11 +103,9 @@ def test_channels_by_themselves_are_summed_in_float32(tmp_path: Path, dtype: str
     (note,) = graph.notes
     assert "run in float32" in note and "1 channel is summed" in note
     assert [n.op for n in graph.nodes if "Conv" in n.op] == ["Conv"]
-    wanted = evaluate_graph(integers(path, ()), feed)["y"]
+    wanted = evaluate_graph(import_model(path), feed)["y"]
     assert np.array_equal(evaluate_graph(graph, feed)["y"], wanted) and len(np.unique(wanted)) > 50
     if dtype == "int8":
-        many = changed(path, tmp_path / "n.onnx", "b", lambda before: before + (1 << 24))
-        assert [n.op for n in integers(many).nodes if "Conv" in n.op] == ["QLinearConv"]
         return
     modelc.compile(path, output=tmp_path / "p.modelc", database=False)
     with modelc.load(tmp_path / "p.modelc") as model:
