@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,9 @@ from modelc.compile.explain import explained
 from modelc.compile.result import CompileResult
 from modelc.errors import TargetError, VerificationError
 from modelc.package import read_package
+from modelc.runtime.files import ModelError
 from modelc.target import load_target
+from modelc.target.host import read_host
 from modelc.verify.compare import BF16, F16
 from modelc.verify.report import Report
 from modelc.verify.verdict import verify_outputs
@@ -131,6 +135,30 @@ def test_what_leaves_the_range_is_refused_with_its_reason(tmp_path: Path) -> Non
     with pytest.raises(VerificationError, match=r"'b' at .*: inf, expected .*float16 ends at 65504.*--precision f32"):
         modelc.compile(tmp_path / "large.onnx", BOARD, tmp_path / "p", precision="f16")
     assert not (tmp_path / "p").exists()
+
+
+def test_sapphire_rapids_has_it_and_takes_it_when_asked_alone(tmp_path: Path) -> None:
+    """32 lanes of float16 in every multiply-add with the flag, and none without."""
+    triple = load_target("sapphire-rapids").triple
+    weights = {"w": np.random.default_rng(0).standard_normal((48, 64)).astype(np.float32)}
+    product = helper.make_node("MatMul", ["x", "w"], ["y"])
+    model = small.save(tmp_path / "one.onnx", [product], {"x": [12, 48]}, {"y": [12, 64]}, weights)
+    for precision, lanes in (("f16", "ph"), (None, "ps")):
+        asked = {"precision": precision, "verify": False, "database": False}
+        modelc.compile(model, "sapphire-rapids", tmp_path / lanes, **asked)
+        (library,) = (tmp_path / lanes).glob("*.so")
+        adds = [text for _, text in disassembled(library, triple) if text.startswith("vfm")]
+        assert {text.split()[0][-2:] for text in adds} == {lanes} and any("%zmm" in text for text in adds)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="AVX512-FP16 is of x86-64")
+@pytest.mark.skipif("avx512fp16" in read_host().features, reason="this CPU has AVX512-FP16")
+def test_a_cpu_without_avx512_fp16_is_told(tmp_path: Path) -> None:
+    there = load_target("x86-64-v3")
+    there = replace(there, features=(*there.features, "avx512fp16"))
+    modelc.compile(small.model(), there, tmp_path / "p", shapes=small.SHAPES, verify=False, database=False)
+    with pytest.raises(ModelError, match="needs the CPU feature 'avx512fp16', which this machine lacks"):
+        modelc.load(tmp_path / "p")
 
 
 def test_a_target_without_it_is_refused_before_anything_is_written(tmp_path: Path) -> None:
