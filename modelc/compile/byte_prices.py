@@ -9,8 +9,10 @@ at the end: next to each other, contractions in bytes need no numbers in float32
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+
+import numpy as np
 
 from modelc.compile.config import Config
 from modelc.compile.precision import constant_bytes
@@ -31,9 +33,16 @@ LEAST_SAVED = 5e-6  # seconds: of what takes no longer than a call, prices say l
 Reasons = Mapping[str, str]  # by the node of a contraction, why it is not multiplied in bytes
 
 
-def slower_in_bytes(original: Graph, simplified: Callable[[Reasons], Graph], target: Target, config: Config) -> Reasons:
+def slower_in_bytes(
+    original: Graph,
+    simplified: Callable[[Reasons], Graph],
+    target: Target,
+    config: Config,
+    allowed: Callable[[int], int | None] = lambda model: None,
+) -> Reasons:
     """The quantized contractions of `original`, in whatever operators, that are quicker in float32, with the sentence
-    that says so. `simplified` is the Graph with what it is told in float32."""
+    that says so. `simplified` is the Graph with what it is told in float32; `allowed` says how many bytes parameters
+    may have, of a model with constants of so many: weights stay bytes where they would be more."""
     quantized, whole = _contractions(original), simplified({})
     narrow = quantized & _multiplied_whole(whole)
     if not narrow:
@@ -55,10 +64,38 @@ def slower_in_bytes(original: Graph, simplified: Callable[[Reasons], Graph], tar
         for name in sorted(near)
         if seconds[name] > max((1 + LEAST_LOST) * otherwise[name], otherwise[name] + LEAST_SAVED)
     }
+    model = constant_bytes(whole, "f32", target)
+    if (most := allowed(model)) is not None:
+        gains = {name: seconds[name] - otherwise[name] for name in reasons}
+        reasons = {name: reasons[name] for name in _fitting(gains, everything, most - model)}
     if not reasons:
         return {}
     mixed = partition(prepared(simplified(reasons)), row_bytes)
     return reasons if _longer(in_bytes, mixed, schedules.seconds) > 0 else {}
+
+
+def widened_bytes(graphs: Iterable[Graph], real: Collection[str]) -> int:
+    """By how much the weights of the contractions `real` are larger as float32 than as bytes."""
+    weights = {
+        id(data): data
+        for graph in graphs
+        for node in graph.nodes
+        if node.op in CONTRACTIONS and not set(real).isdisjoint(node.source)
+        for data in (graph.values[node.inputs[1]].data,)
+        if data is not None and data.dtype == np.float32
+    }
+    return sum(array.nbytes - array.size for array in weights.values())
+
+
+def _fitting(gains: Mapping[str, float], real: Graph, room: int) -> list[str]:
+    """Those that gain the most seconds for the bytes that their weights take more in float32, which have `room`."""
+    larger = {name: widened_bytes([real], (name,)) for name in gains}
+    fitting = list[str]()
+    for name in sorted(gains, key=lambda name: gains[name] / max(larger[name], 1), reverse=True):
+        if larger[name] <= room:
+            room -= larger[name]
+            fitting.append(name)
+    return sorted(fitting)
 
 
 def is_priced(graph: Graph) -> bool:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from modelc import __version__
 from modelc.codegen.pack import pack_constant
-from modelc.compile.byte_prices import Reasons, is_priced, slower_in_bytes
+from modelc.compile.byte_prices import Reasons, is_priced, slower_in_bytes, widened_bytes
 from modelc.compile.choices import (
     Choices,
     Shapes,
@@ -308,7 +308,8 @@ class Run:
             return self.locked.real
         if self.recipe is not None or not self.weighing or not is_priced(original):
             return {}
-        return slower_in_bytes(original, partial(self._simplified, original), self.target, self.config)
+        simplified, allowed = partial(self._simplified, original), self.limits.params_bytes
+        return slower_in_bytes(original, simplified, self.target, self.config, allowed)
 
     @cached_property
     def drafts(self) -> tuple[Prepared, ...]:
@@ -379,8 +380,10 @@ class Run:
             if together and tasks.keys() - (given := self.given).keys():
                 self.shared_packing = shared_packing_of(programs, self.schedules, given)
                 shared = self.shared_packing.schedules
-                limit = self.limits.params_bytes(model_bytes(programs))
-                self.within = kept_within(programs, self.schedules, given, shared, limit, self.quantized)
+                narrow = narrowing(self.config.policy.precision, self.target)  # float32 weights become half of that
+                widened = 0 if narrow else widened_bytes(self.imported.graphs, self.imported.real)
+                limit = self.limits.params_bytes(model_bytes(programs) - widened)
+                self.within = kept_within(programs, self.schedules, given, shared, limit, self.quantized, widened)
                 self.schedules.prefer({**shared, **self.within.schedules})
             scheduled = {}
             for key, task in tasks.items():

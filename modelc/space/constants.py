@@ -86,16 +86,19 @@ def kept_within(
     preferred: Mapping[str, Constructed],
     limit: int | None,
     quantized: bool = False,
+    widened: int = 0,
 ) -> Within:
     """Schedules with which the constants of `programs`, which make one package, take at most `limit` bytes, or as
     few as there are schedules for; without a limit at most MOST_GROWTH times the model's, as far as no Program becomes
-    slower by more than MOST_LOST; QUANTIZED_GROWTH and QUANTIZED_LOST of a `quantized` model. Tasks with a `given`
-    Candidate, by their hash, keep it; `preferred` are the schedules of others that are not those which they get by
-    themselves."""
+    slower by more than MOST_LOST; QUANTIZED_GROWTH and QUANTIZED_LOST of a `quantized` model, whose constants have
+    `widened` bytes more in float32, where they are multiplied so by price, than the model gives them. Tasks with a
+    `given` Candidate, by their hash, keep it; `preferred` are the schedules of others that are not those which they get
+    by themselves."""
     constants = Constants()
     readers = readers_of(programs, constants, LEAST_BYTES if limit is None else 0)
-    plain = model_bytes(programs)
-    small = plain - sum(map(_aligned, constants.bytes))  # constants of which nothing is said here, stored as they are
+    every_byte = model_bytes(programs)
+    plain = every_byte - widened
+    small = every_byte - sum(map(_aligned, constants.bytes))  # of constants of which nothing is said: as they are
     own = {key: _own(reader, schedules, given, preferred) for key, reader in readers.items()}
     taken = {key: stored for key, (stored, _) in own.items()}
     seconds = {key: seconds for key, (_, seconds) in own.items()}
