@@ -8,7 +8,7 @@ venv=${VENV:-.venv}
 unset PYTHONDONTWRITEBYTECODE # hundreds of processes would compile the same modules again
 
 [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -e '.[test]'
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile -e '.[test]'
 "$venv/bin/ruff" check .
 "$venv/bin/ruff" format --check .
 "$venv/bin/mypy" >"$venv/types.txt" 2>&1 &

@@ -132,9 +132,9 @@ def test_polynomials_are_as_exact_as_is_stated(name: str) -> None:
 
 
 def test_every_node_of_onnx_is_evaluated_element_by_element(tmp_path: Path) -> None:
-    """ONNX's own node tests, a fifth of them: all elements of the outputs in float64 beside the interpreter's."""
+    """ONNX's own node tests, a tenth of them: all elements of the outputs in float64 beside the interpreter's."""
     compared, unsampled = 0, list[str]()
-    for case in node_tests()[::5]:
+    for case in node_tests()[::10]:
         onnx.save(case.model, tmp_path / "m.onnx")
         try:
             (inputs, _), *_ = case.data_sets
@@ -163,7 +163,7 @@ def test_every_node_of_onnx_is_evaluated_element_by_element(tmp_path: Path) -> N
                 same = (flat == meaning.value) | (np.isnan(numbers[0]) & np.isnan(numbers[1]))
             assert (near | same).all(), case.name
             compared += 1
-    assert compared > 150
+    assert compared > 75
     assert len(unsampled) < compared / 20, unsampled
 
 
@@ -330,8 +330,8 @@ ATTACKS = (one_weight, all_of_a_layer, a_bias_under_softmax, a_channel, two_chan
 @pytest.mark.parametrize(
     ("target", "attacks"),
     [
-        ("native", ATTACKS[::3]),
-        pytest.param("native", (*ATTACKS[1:3], *ATTACKS[4:]), marks=pytest.mark.slow),
+        ("native", ATTACKS[3:4]),
+        pytest.param("native", (*ATTACKS[:3], *ATTACKS[4:]), marks=pytest.mark.slow),
         pytest.param("cortex-a76", ATTACKS[:2], marks=pytest.mark.slow),
     ],
     ids=["native", "others", "cortex-a76"],

@@ -35,7 +35,7 @@ def windows(asked: Asked) -> Subject:
 
 
 @pytest.mark.parametrize("name", ["windows", "qdq", "qdq7", "int4", "control", "halves", "halves:f16", "mixed:f16"])
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(4)
 def test_a_slice(asked: Asked, name: str) -> None:
     if name.endswith(":f16"):
         asked = replace(asked, target=load_target("cortex-a76"))

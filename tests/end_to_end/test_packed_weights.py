@@ -114,6 +114,7 @@ def test_a_block_that_is_not_full_is_real(tmp_path) -> None:
         ("armv7-neon", "", 32, 12, ""),
     ],
 )
+@pytest.mark.sweep(3)
 def test_activations_are_bytes_where_that_is_asked_for(tmp_path, target, instruction, block, columns, more) -> None:
     """Rounded as ONNX Runtime does on every target, and multiplied so where it has dot products of bytes."""
     known, attrs = weights(4, block, 256, columns)
@@ -175,6 +176,7 @@ INT4, UINT4 = TensorProto.INT4, TensorProto.UINT4
         (TensorProto.INT8, (), True, False),
     ],
 )
+@pytest.mark.sweep(2)
 def test_weights_that_a_quantizer_wrote(tmp_path, kind, scales, zeros, turned) -> None:
     """DequantizeLinear of constants of one byte or four bits: by block, by column, by one scale."""
     rng, depth = np.random.default_rng(3), DEPTH

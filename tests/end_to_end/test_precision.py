@@ -243,6 +243,7 @@ def test_every_contraction_is_what_the_intrinsics_compute(m, tmp_path) -> None:
         ("Gelu", {"approximate": "tanh"}, [(7, 33)], [], False),
     ],
 )
+@pytest.mark.sweep(9)
 def test_three_ways(op, attrs, shapes, consts, last) -> None:
     rounded = stored_in_bfloat16(task_of(op, attrs, shapes, consts, last))
     assert rounded.buffer("x0").dtype == rounded.buffer("y0").dtype == "bfloat16"

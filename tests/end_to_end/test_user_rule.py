@@ -110,7 +110,7 @@ CONTRACTIONS = {
 
 @pytest.mark.parametrize("name", list_targets())
 @pytest.mark.parametrize("task", CONTRACTIONS.values(), ids=CONTRACTIONS)
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 def test_a_rule_that_only_adds_work_is_not_taken(task: Task, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(derivation, "_RULES", dict(derivation._RULES))
     modelc.register_rule(Rule("wasteful", wasteful, lambda task, target: [{"block": task.anchor}]))

@@ -77,7 +77,7 @@ def units(task: Task, candidate: Candidate) -> list[set[str | None]]:
 
 
 @pytest.mark.parametrize("case", EVEN.values(), ids=EVEN)
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 def test_both_contractions_run_on_tile_registers(case, tmp_path):
     task = in_pairs(tmp_path, **case)
     candidate = chosen(task, SERVER).candidate
@@ -91,7 +91,7 @@ def test_both_contractions_run_on_tile_registers(case, tmp_path):
 
 
 @pytest.mark.parametrize("case", [*EVEN.values(), *(CASES[name] for name in ODD)], ids=[*EVEN, *ODD])
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 def test_plain_vectors_multiply_unrounded_weights(case, tmp_path):
     """Where no intrinsic pays, weights are not rounded: what is stored as bfloat16 is widened once."""
     task = in_pairs(tmp_path, **case)

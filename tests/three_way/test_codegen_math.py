@@ -141,6 +141,7 @@ def test_periodic_functions_far_out(tmp_path, name):
 
 
 @pytest.mark.parametrize("lanes", [1, 3, 8, 15, 16])
+@pytest.mark.sweep(3)
 def test_float32_operations(tmp_path, lanes):
     """Every operation, on specials and ordinary numbers."""
     rng = np.random.default_rng(1)

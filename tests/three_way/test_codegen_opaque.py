@@ -47,6 +47,7 @@ def test_top_k_of_every_dtype(tmp_path, dtype):
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("k", [0, 1, 2, 4])
+@pytest.mark.sweep(7)
 def test_top_k_along_every_axis(tmp_path, axis, k):
     check(tmp_path, "topk", {"axis": axis, "k": k, "largest": True}, [typed("float32", (4, 5, 6))])
 
@@ -111,6 +112,7 @@ def test_scatter_nd_of_every_depth(tmp_path, depth):
 
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
 @pytest.mark.parametrize("shape", [(3, 4, 5), (2, 4, 3), (3, 2, 5), (1, 1, 1), (3, 9, 5)])
+@pytest.mark.sweep(9)
 def test_scatter_elements_along_every_axis(tmp_path, axis, shape):
     rng = np.random.default_rng(5)
     x = rng.normal(size=(3, 4, 5)).astype(np.float32)

@@ -62,8 +62,14 @@ def machine(one: Intrinsic) -> Target:
     return replace(target, features=(*target.features, *features), intrinsics=None)
 
 
-@pytest.mark.parametrize("case", DEEP)
-@pytest.mark.parametrize("name", [one.name for one in SHIPPED.values() if one.architecture in MACHINES])
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        pytest.param(one.name, case, marks=[pytest.mark.slow] * ((number + turn) % 2))
+        for number, one in enumerate(one for one in SHIPPED.values() if one.architecture in MACHINES)
+        for turn, case in enumerate(DEEP)
+    ],
+)
 def test_the_innermost_loop_is_made_of_it(name: str, case: str, tmp_path: Path) -> None:
     one = SHIPPED[name]
     target, task = machine(one), contraction_of(one, DEEP[case])
@@ -108,6 +114,7 @@ def test_elsewhere_rules_unroll_two_steps(name: str, unit: str) -> None:
 
 
 @pytest.mark.parametrize("queries", [18, 20, 22])
+@pytest.mark.sweep(1)
 def test_constants_of_exponentials_leave_registers_to_accumulators(queries: int, tmp_path: Path) -> None:
     target, model = replace(load_target("x86-64-v4"), cores=1), Model()
     output = attention(model, 197, 197, count=12, size=64)

@@ -258,7 +258,7 @@ def named(rows: list[Row]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("case", "consts", "order"), named(CONVOLUTIONS))
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(5)
 def test_convolution(case: Case, consts: tuple[int, ...], order: str) -> None:
     check(example(case, consts, order))
 
@@ -276,13 +276,13 @@ def test_pool(case: Case, consts: tuple[int, ...], order: str) -> None:
 
 
 @pytest.mark.parametrize(("case", "consts", "order"), named(REDUCTIONS))
-@pytest.mark.sweep(12)
+@pytest.mark.sweep(7)
 def test_reduction(case: Case, consts: tuple[int, ...], order: str) -> None:
     check(example(case, consts, order))
 
 
 @pytest.mark.parametrize(("case", "consts", "order"), named(MAPS))
-@pytest.mark.sweep(16)
+@pytest.mark.sweep(10)
 def test_map(case: Case, consts: tuple[int, ...], order: str) -> None:
     check(example(case, consts, order))
 
@@ -300,7 +300,7 @@ def sampled(cases: list[Case]) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", sampled(OPERATOR_CASES))
-@pytest.mark.sweep(30)
+@pytest.mark.sweep(20)
 def test_every_operator(case: Case) -> None:
     """What test_ops runs with NumPy, as kernels. Opaque Blocks beside others are made Tasks of their own elsewhere."""
     made = example(case)

@@ -299,9 +299,9 @@ def test_emulated() -> None:
     with Measurer(target, builders=1, effort=QUICK) as measurer:
         found = [
             measurer.measure(measurer.subject(task, cold_bytes=1 << 16), [started(task, target)])[0]
-            for task in (CONV, TASKS["softmax"], TASKS["opaque"])
+            for task in (TASKS["softmax"], TASKS["opaque"])
         ]
-    assert [one.outcome for one in found] == ["ok"] * 3, found
+    assert [one.outcome for one in found] == ["ok"] * 2, found
 
 
 SPOILS = """

@@ -61,6 +61,7 @@ def test_random_points_compute_what_blocks_say(name: str) -> None:
 
 @pytest.mark.parametrize("cores", [1, 4, 64])
 @pytest.mark.parametrize("name", TASKS)
+@pytest.mark.sweep(13)
 def test_rules_are_taken_where_nothing_is_clearly_better(name: str, cores: int) -> None:
     task, target = TASKS[name][0], replace(TARGET, cores=cores)
     ruled, *others = sketches(task, target, Policy())

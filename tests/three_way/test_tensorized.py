@@ -137,6 +137,7 @@ def test_without_tiles_dot_products_are_next() -> None:
         (("uint8", "int8"), NO_TILES, "avx512-vnni"),
     ],
 )
+@pytest.mark.sweep(7)
 def test_units_win_on_any_number_of_cores(kinds: tuple[str, str], features: Any, name: str, cores: int) -> None:
     """Sketches of units and of vectors are compared on the same cores."""
     task = contraction(("MatMul", {}, (512, 512), (512, 512)), kinds)

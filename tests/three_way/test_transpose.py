@@ -65,6 +65,7 @@ ALONG = {"k": "reorder(0, 2, 1)", "n": "reorder(0, 1, 2)"}  # what is contiguous
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "float32"])
 @pytest.mark.parametrize("group", [2, 4])
 @pytest.mark.parametrize(("steps", "columns"), [(32, 32), (24, 37), (8, 5)])
+@pytest.mark.sweep(13)
 def test_what_an_intrinsic_reads_as_one_moves_as_one(steps, columns, group, dtype, along, monkeypatch):
     """[k][n] stored as [k // group][n][k % group], as the operands of dot products are packed."""
     layout = f"split(1, {group}).reorder(0, 1, 3, 2)"

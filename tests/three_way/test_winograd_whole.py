@@ -102,7 +102,7 @@ def test_every_window_to_the_bit() -> None:
     [conv(6, (13, 9), 20), conv(16, (8, 12), 16, strides=(2, 2)), conv(8, (21,), 24), conv(20, (9, 7), 24, group=2)],
     ids=["no vector is full", "stride 2", "1d", "groups"],
 )
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 def test_kernels_of_every_shape(task: Task, shape: Shape) -> None:
     target = emulated_target()
     ways = [Winograd(filtered(task, target, [], m), shape) for m in sizes_of(task)]

@@ -79,6 +79,7 @@ def test_equal_seeds_construct_equal_candidates(name: str) -> None:
 
 @pytest.mark.parametrize("kilobytes", [1024, 32])
 @pytest.mark.parametrize("name", TASKS)
+@pytest.mark.sweep(10)
 def test_registers_and_memory_are_respected(name: str, kilobytes: int) -> None:
     """At every step of every walk the register tile fits in the registers and the chunk and panel in the cache."""
     l1, l2, *_ = TARGET.caches

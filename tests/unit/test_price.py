@@ -79,7 +79,7 @@ TASKS = {
 
 @pytest.mark.parametrize("name", list_targets())
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
-@pytest.mark.sweep(10)
+@pytest.mark.sweep(6)
 def test_two_families_for_one_computation_have_one_price(
     task: Task, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

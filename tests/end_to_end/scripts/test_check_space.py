@@ -10,7 +10,7 @@ from pathlib import Path
 from repository import ROOT
 
 NETWORKS = ("GMM-1-b1", "C2D-4-b1", "DEP-4-b1", "NRM-1-b1", "TBS-3-b1", "bytes-64")
-POINTS = 7
+POINTS = 4
 
 
 def test_random_points_of_all_kinds_are_right(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import fuzz_operators
 import pytest
 
 EXPECTED = Path(__file__).with_name("conformance.txt")
-EVERY = 110  # of the expected tests one in so many, and as many of the others
+EVERY = 160  # of the expected tests one in so many, and as many of the others
 ALWAYS = ("test_simple_rnn_reverse", "test_rnn_seq_length", "test_rotary_embedding", "test_affine_grid_2d")
 
 
@@ -17,7 +17,7 @@ def test_what_passed_still_passes() -> None:
     expected = conformance.read_expected(EXPECTED)
     assert len(expected) > 1000 and set(ALWAYS) <= set(expected) <= set(conformance.node_tests())
     results = list(conformance.conformance([*ALWAYS, *expected[::EVERY]], jobs=1))
-    assert len(results) > 13
+    assert len(results) > 10
     assert {r.name: (r.outcome, r.reason) for r in results if r.outcome != "passed"} == {}
 
 
