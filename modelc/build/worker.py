@@ -76,7 +76,8 @@ def made(order: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _calibrated(request: CompileRequest, order: Mapping[str, Any]) -> CompileResult:
-    from modelc.quantize.command import Calibration, compile_calibrated
+    from modelc.quantize.calibration import Calibration
+    from modelc.quantize.command import compile_calibrated
 
     said = dict(order["calibration"])
     function = said.pop("function")

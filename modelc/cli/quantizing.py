@@ -15,7 +15,7 @@ from modelc.cli.output import shortened, show
 if TYPE_CHECKING:
     from modelc.frontend.quantize.packing import Packing
     from modelc.frontend.quantize.recipe import Recipe
-    from modelc.quantize.command import Calibration
+    from modelc.quantize.calibration import Calibration
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SHARE = re.compile(r"([0-9]{1,3}\.?[0-9]{0,9}|\.[0-9]{1,9})( ?%)?")
@@ -72,7 +72,7 @@ def calibration_of(calibrate: Path | None, metric: str | None, max_drop: str | N
             if given is not None:
                 raise click.UsageError(f"{flag} is for --calibrate DATA.npz, which is not given")
         return None
-    from modelc.quantize.command import MAX_DROP, Calibration
+    from modelc.quantize.calibration import MAX_DROP, Calibration
 
     return Calibration(calibrate, metric, MAX_DROP if max_drop is None else share_of(max_drop))
 

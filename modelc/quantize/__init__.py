@@ -10,5 +10,7 @@ asymmetric.py which layers can have weights with zero points
 halves.py    which layers can multiply float16, and what they are off then
 network.py   the network with any choice of layers in bytes and float16
 cut.py       what goes back to float32, or first to asymmetric weights or float16, until the drop holds
+calibration.py what a calibration works with: samples, the float model, what the compiler estimates
+decide.py    how each layer is computed
 command.py   the command: a CompileRequest and a Calibration become a Recipe, and a package
 """

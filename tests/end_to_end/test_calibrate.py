@@ -30,7 +30,8 @@ from modelc.frontend.quantize.write import quantized
 from modelc.package import run_emulated
 from modelc.passes.machine import multiplied
 from modelc.quantize import asymmetric
-from modelc.quantize.command import Calibration, calibrated
+from modelc.quantize.calibration import Calibration
+from modelc.quantize.command import calibrated
 from modelc.quantize.samples import read_samples
 from modelc.target import load_target
 

@@ -23,7 +23,8 @@ from modelc.frontend.quantize.layers import layers_of
 from modelc.frontend.quantize.recipe import LayerChoice, Recipe
 from modelc.package import run_emulated
 from modelc.partition.half_sums import relative_error
-from modelc.quantize.command import Calibration, compile_calibrated
+from modelc.quantize.calibration import Calibration
+from modelc.quantize.command import compile_calibrated
 from modelc.quantize.halves import Halves, halves_of
 from modelc.target import load_target
 
