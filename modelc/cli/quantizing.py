@@ -27,7 +27,10 @@ def quantizing_options(function: F) -> F:
     path = click.Path(path_type=Path)
     for option in (
         click.option(
-            "--emit-onnx", metavar="Q.onnx", type=path, help="Also write the quantized model, for other engines."
+            "--emit-onnx",
+            metavar="Q.onnx",
+            type=path,
+            help="Also write the quantized model, for other engines: layers in float16 are float32 in it.",
         ),
         click.option(
             "--block",
