@@ -28,7 +28,7 @@ OWN = "MODELC_TESTS_CACHE"  # says to workers that it is there already; what the
 
 gc.disable()  # until all tests are there: importing makes no garbage
 
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("unhurried", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")  # how long an example takes, or its drawing, says something of this machine alone
 
 if OWN not in os.environ:

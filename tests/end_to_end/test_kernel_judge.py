@@ -48,7 +48,7 @@ FUNCTIONS = ("exp", "tanh", "erf", "sigmoid", "sqrt", "log", "abs", "neg", "floo
 BINARY = ("add", "sub", "mul", "div", "max", "min")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @example(["exp", "exp", "exp", "sin"], 0)
 @given(st.lists(st.sampled_from((*FUNCTIONS, *BINARY)), min_size=1, max_size=8), st.integers(0, 2**32 - 1))
 def test_chains_of_operations_in_float32_stay_within_the_bound(names: list[str], seed: int) -> None:
@@ -220,7 +220,7 @@ def test_a_contraction_of_scattered_samples_is_that_of_all() -> None:
 # --- samples ------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.integers(1, 70), min_size=1, max_size=4),
     st.integers(0, 3),
@@ -390,7 +390,7 @@ def test_a_kernel_that_reads_what_nobody_wrote_there_is_found(tmp_path: Path) ->
     assert not verify_outputs(wrong, path, blueprints=blueprints).passed
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_a_shadow_knows_what_was_written_to_the_parts_of_a_root(data: st.DataObject) -> None:
     """A concatenation along any dimension, stored in any order of dimensions: read as a whole, and each part again."""

@@ -25,7 +25,7 @@ from modelc.runtime import ModelError as RunError
 FUNCTIONS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     op=st.sampled_from(sorted(GATES)),
     time=st.integers(1, 5),

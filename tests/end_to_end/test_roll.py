@@ -60,7 +60,7 @@ def test_iterations_become_a_loop() -> None:
     check_plans((found,), 0, "a test")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(0, 2), st.integers(0, 3)), max_size=8))
 def test_loops_lay_open_to_what_they_were_made_of(parts) -> None:
     """Stretches of steps that repeat, of random lengths, strides and counts, some of them broken."""

@@ -54,7 +54,7 @@ def test_in_every_part_a_selection_by_the_iterator_is_one_thing(value: Expr, low
         assert all(not any(e == Var("v") for e in walk(c)) for c in left)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 @given(st.sampled_from([3, 16, 24]), st.integers(1, 9), st.integers(1, 40))
 def test_padded_copies_in_another_order(channels: int, rows: int, columns: int) -> None:
     task = parse_task(PAD.format(channels=channels, rows=rows, columns=columns, high=rows + 2, wide=columns + 3))

@@ -89,7 +89,7 @@ def strided(height: int, wide: int, kernel: int, stride: int, dilation: int, pad
     return task_of("Conv", attrs, [(2, 3, height, wide), (20, 3, 1, kernel)], consts=(1,))
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=6)
 @given(
     st.integers(1, 3),
     st.integers(9, 90),

@@ -124,7 +124,7 @@ def broadcastable(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return pair[0], pair[1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(broadcastable())
 def test_broadcasting_is_numpys(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     a, b = (np.arange(np.prod(s), dtype=np.float32).reshape(s) for s in shapes)
@@ -133,7 +133,7 @@ def test_broadcasting_is_numpys(shapes: tuple[tuple[int, ...], tuple[int, ...]])
     np.testing.assert_array_equal(y, a - b)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 9), st.integers(-12, 12), st.integers(-12, 12), st.integers(-4, 4).filter(bool))
 def test_slicing_is_numpys(extent: int, start: int, stop: int, step: int) -> None:
     x = np.arange(extent, dtype=np.int64)
@@ -146,7 +146,7 @@ def test_slicing_is_numpys(extent: int, start: int, stop: int, step: int) -> Non
     np.testing.assert_array_equal(y, x[start:stop_:step])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.permutations([2, 3, 4, 5]), st.integers(0, 3), st.integers(1, 4), st.data())
 def test_reshaping_is_numpys(shape: list[int], cut: int, count: int, data: st.DataObject) -> None:
     """Any product of the same primes is a shape of the same size."""

@@ -23,7 +23,7 @@ def windows(draw: st.DrawFn, rank: int, transposed: bool = False) -> tuple[list[
     return space, kernel, {"dilations": dilations, "strides": strides, "pads": pads}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data(), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), st.booleans())
 def test_convolution(
     data: st.DataObject, rank: int, groups: int, channels: int, outputs: int, transposed: bool
@@ -41,7 +41,7 @@ def test_convolution(
     check(case)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data(), st.integers(1, 3), st.sampled_from(["MaxPool", "AveragePool"]), st.booleans(), st.booleans())
 def test_pooling(data: st.DataObject, rank: int, op: str, ceil: bool, include: bool) -> None:
     space, kernel, attrs = data.draw(windows(rank))

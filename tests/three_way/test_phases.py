@@ -121,7 +121,7 @@ def test_what_follows_columns_is_done_on_a_stretch_of_them() -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 45), st.sampled_from(["inner", "outer"]), st.sampled_from(["add", "max"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_rfactor_covers_every_element_once(extent: int, size: int, parts: str, aggregation: str) -> None:
     task = parse_task(f"""\
 task t(x0) -> (y0) anchor sum

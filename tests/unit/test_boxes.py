@@ -13,7 +13,7 @@ from modelc.ir.text import parse_task
 from modelc.space.analysis.boxes import Span, box, placed_domains, whole
 from modelc.space.analysis.conditions import clipped, decided, inside, simplified
 
-quick = settings(max_examples=120, deadline=None)
+quick = settings(max_examples=60, deadline=None)
 RANGES = {"p0": 3, "q0": 2}  # loops around
 bases = st.sampled_from([Const(0), Const(2), Var("p0"), op("add", op("mul", Var("q0"), 4), 1)])
 domains = st.fixed_dictionaries({n: st.builds(Span, bases, st.integers(1, 4)) for n in ("i", "j")})

@@ -44,7 +44,7 @@ coefficients = st.lists(st.integers(0, 7), min_size=3, max_size=3)
 tiles_of = st.lists(st.tuples(*[st.integers(1, 7)] * 3), min_size=1, max_size=6)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(st.lists(coefficients, min_size=1, max_size=3), tiles_of)
 def test_elements_are_what_enumeration_finds(indices: list[list[int]], tiles: list[tuple[int, ...]]) -> None:
     task, block = task_of([index_of(c) for c in indices], (200,) * len(indices))
@@ -54,7 +54,7 @@ def test_elements_are_what_enumeration_finds(indices: list[list[int]], tiles: li
     assert found.bytes.tolist() == (4 * found.elements).tolist()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.permutations([0, 1, 2]), tiles_of, st.booleans())
 def test_lines_are_what_enumeration_finds(order: list[int], tiles: list[tuple[int, ...]], window: bool) -> None:
     """Rows of whole lines that start at a line: plain and strided windows over any storage order."""
@@ -74,7 +74,7 @@ def test_lines_are_what_enumeration_finds(order: list[int], tiles: list[tuple[in
         assert lines == pytest.approx(wanted, rel=0.35, abs=0.5)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.integers(1, 6), st.integers(1, 6), st.sampled_from([6, 7, 8, 16, 24, 32, 49, 64]))
 def test_rows_apart_take_the_sets_that_they_fall_into(times: int, lines: int, step: int) -> None:
     """Rows of whole lines, `step` lines apart, in a cache of 8 sets."""
@@ -96,7 +96,7 @@ def test_lines_of_aligned_rows_are_exact() -> None:
     assert found.runs.tolist() == [1, 1, 6, 2, 1, 1]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.integers(1, 9), st.integers(0, 20), tiles_of)
 def test_quotients_and_remainders_are_not_underestimated(by: int, start: int, tiles: list[tuple[int, ...]]) -> None:
     whole = op("add", op("mul", Var("i"), 3), op("add", Var("j"), start))

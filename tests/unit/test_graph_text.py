@@ -39,7 +39,7 @@ def test_text_is_read_and_printed_back():
     }  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from(sorted(DTYPES)),
     st.lists(st.integers(0, 4), max_size=3),

@@ -11,7 +11,7 @@ from modelc.ir.expr import Const, Op, Var, show, substitute
 from modelc.ir.expr_syntax import parse
 from modelc.ir.interpret import evaluate
 
-quick = settings(max_examples=120, deadline=None)
+quick = settings(max_examples=60, deadline=None)
 ranges_strategy = st.dictionaries(st.sampled_from(["i", "j", "k"]), st.integers(1, 6), min_size=1)
 cases = ranges_strategy.flatmap(lambda ranges: st.tuples(st.just(ranges), quasi_affine(ranges)))
 

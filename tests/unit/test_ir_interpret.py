@@ -145,7 +145,7 @@ def test_what_nobody_wrote_is_seen():
 # --- storage ------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.integers(1, 6), min_size=1, max_size=3).map(tuple).flatmap(lambda s: st.tuples(st.just(s), layouts(s)))
 )

@@ -13,7 +13,7 @@ from modelc.ir.expr import Const, Var, show
 from modelc.ir.interpret import evaluate
 from modelc.ir.layout import Layout, Primitive, reordered
 
-quick = settings(max_examples=80, deadline=None)
+quick = settings(max_examples=40, deadline=None)
 cases = (
     st.lists(st.integers(1, 8), min_size=1, max_size=3)
     .map(tuple)

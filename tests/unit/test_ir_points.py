@@ -14,7 +14,7 @@ from modelc.ir.expr_syntax import parse
 from modelc.ir.interpret import evaluate
 from modelc.ir.points import TooLarge, boxes, common, disjoint, image, remainder
 
-quick = settings(max_examples=80, deadline=None)
+quick = settings(max_examples=40, deadline=None)
 ranges_strategy = st.dictionaries(st.sampled_from(["i", "j", "k"]), st.integers(0, 5), min_size=1)
 
 

@@ -8,10 +8,10 @@ from modelc.ir.expr import OPERATIONS, Const, Load, Op, Var, op, show
 from modelc.ir.expr_syntax import ExprSyntaxError, parse
 from modelc.ir.text import TextError, parse_block, parse_nest, parse_task
 
-short = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+short = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(expressions)
 def test_expression_round_trip(e):
     assert parse(show(e)) == e

@@ -150,7 +150,7 @@ def reshapes(draw):
     return source, order, tuple(target)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(reshapes())
 def test_a_reshape_is_a_view_only_where_it_is_one(case):
     source, order, target = case
@@ -169,7 +169,7 @@ def test_a_reshape_is_a_view_only_where_it_is_one(case):
         assert not np.shares_memory(expected, flat)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(shapes.flatmap(lambda s: st.tuples(st.just(s), st.permutations(range(len(s))), st.integers(1, 3))))
 def test_stored_addresses_the_same_elements(case):
     shape, order, step = case

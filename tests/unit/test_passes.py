@@ -85,7 +85,7 @@ def random_graphs(draw):
     return Graph("random", ("X",), tuple(outputs), values, ()).with_nodes(made)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(random_graphs())
 def test_simplified_random_graphs_compute_the_same(g):
     verify_graph(g, "random", infer)

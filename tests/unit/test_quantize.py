@@ -132,7 +132,7 @@ def test_layers_are_given_back_to_float16_first_where_that_is_worth_it() -> None
 
 
 @given(st.integers(0, 10_000), st.sampled_from([63, 127]), st.sampled_from([-1, 0, 1, 2]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_asymmetric_weights_use_every_number(seed: int, most: int, sign: int) -> None:
     rng = np.random.default_rng(seed)
     weights = rng.normal(size=(3, 40)).astype(F) * F(10.0 ** rng.integers(-30, 30))
@@ -150,7 +150,7 @@ def test_asymmetric_weights_use_every_number(seed: int, most: int, sign: int) ->
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_weights_moved_within_bounds_give_the_same_sums(drawn: st.DataObject) -> None:
     """sum(a * w) = sum(a * narrow) + shift * sum(a), with the largest activations and as many weights as are allowed,
     and no part of it is larger than half of int32."""
