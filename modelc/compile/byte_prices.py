@@ -38,11 +38,13 @@ def slower_in_bytes(
     simplified: Callable[[Reasons], Graph],
     target: Target,
     config: Config,
-    allowed: Callable[[int], int | None] = lambda model: None,
+    allowed: Callable[[int], int | None],
 ) -> Reasons:
     """The quantized contractions of `original`, in whatever operators, that are quicker in float32, with the sentence
     that says so. `simplified` is the Graph with what it is told in float32; `allowed` says how many bytes parameters
     may have, of a model with constants of so many: weights stay bytes where they would be more."""
+    if not any(node.op in ("DequantizeLinear", *WHOLE) for node in original.nodes):
+        return {}
     quantized, whole = _contractions(original), simplified({})
     narrow = quantized & _multiplied_whole(whole)
     if not narrow:
@@ -64,10 +66,10 @@ def slower_in_bytes(
         for name in sorted(near)
         if seconds[name] > max((1 + LEAST_LOST) * otherwise[name], otherwise[name] + LEAST_SAVED)
     }
-    model = constant_bytes(whole, "f32", target)
-    if (most := allowed(model)) is not None:
+    model_bytes = constant_bytes(whole, "f32", target)
+    if (most := allowed(model_bytes)) is not None:
         gains = {name: seconds[name] - otherwise[name] for name in reasons}
-        reasons = {name: reasons[name] for name in _fitting(gains, everything, most - model)}
+        reasons = {name: reasons[name] for name in _fitting(gains, everything, most - model_bytes)}
     if not reasons:
         return {}
     mixed = partition(prepared(simplified(reasons)), row_bytes)
@@ -98,15 +100,10 @@ def _fitting(gains: Mapping[str, float], real: Graph, room: int) -> list[str]:
     return sorted(fitting)
 
 
-def is_priced(graph: Graph) -> bool:
-    """Whether a model has anything that may be multiplied in bytes."""
-    return any(node.op in ("DequantizeLinear", *WHOLE) for node in graph.nodes)
-
-
 def _contractions(graph: Graph) -> set[str]:
     """The nodes of a model that are contractions, but for those that are loops."""
-    every = {s for node in graph.nodes if node.op in (*CONTRACTIONS, *WHOLE) for s in node.source}
-    return every - {s for node in graph.nodes if node.bodies for s in node.source}
+    contractions = {s for node in graph.nodes if node.op in (*CONTRACTIONS, *WHOLE) for s in node.source}
+    return contractions - {s for node in graph.nodes if node.bodies for s in node.source}
 
 
 def _multiplied_whole(graph: Graph) -> set[str]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from modelc import __version__
 from modelc.codegen.pack import pack_constant
-from modelc.compile.byte_prices import Reasons, is_priced, slower_in_bytes, widened_bytes
+from modelc.compile.byte_prices import Reasons, slower_in_bytes, widened_bytes
 from modelc.compile.choices import (
     Choices,
     Shapes,
@@ -306,7 +306,7 @@ class Run:
         """The quantized contractions of a model that are multiplied in float32 by their price."""
         if self.locked is not None:
             return self.locked.real
-        if self.recipe is not None or not self.weighing or not is_priced(original):
+        if self.recipe is not None or not self.weighing:
             return {}
         simplified, allowed = partial(self._simplified, original), self.limits.params_bytes
         return slower_in_bytes(original, simplified, self.target, self.config, allowed)
@@ -327,10 +327,8 @@ class Run:
     @property
     def partitioning(self) -> Partitioning:
         """What the graphs are cut into Programs by."""
-        halves = (
-            self.recipe.halves if isinstance(self.recipe, Recipe) and self.config.policy.precision == "f16" else None
-        )
-        return Partitioning(self.drafts, self.target, self.config, self.schedules, self.locked, halves or None)
+        halves = self.recipe.halves if isinstance(self.recipe, Recipe) else frozenset()
+        return Partitioning(self.drafts, self.target, self.config, self.schedules, self.locked, halves)
 
     @cached_property
     def schedules(self) -> Schedules:

@@ -54,22 +54,22 @@ class Programs:
 @dataclass(frozen=True)
 class Partitioning:
     """What the graphs of a model, one for each set of shapes, are cut into Programs by. `schedules` are under the
-    policy of `config`; `locked` choices say layouts and precision. In float16 are, of what can be, the nodes `halves`
-    alone where they are given."""
+    policy of `config`; `locked` choices say layouts and precision. Of what can be in
+    float16 the nodes `halves` alone are, if there are any."""
 
     graphs: tuple[Prepared, ...]
     target: Target
     config: Config
     schedules: Schedules
     locked: Choices | None = None
-    halves: frozenset[str] | None = None
+    halves: frozenset[str] = frozenset()
 
     def programs(self) -> Programs:
         """In the layouts and precision that are locked; else in the layouts that cost least, nothing in float32 that
         need not be."""
         if self.locked is not None:
             return self.stored(self.locked.layouts, self.locked.float32)
-        if self.halves is not None:
+        if self.halves:
             by_rule = tuple(partition(graph, self.attention_bytes) for graph in self.graphs)
             layouts = self.chosen_layouts(Programs(by_rule, (), (), self._others(by_rule, self.halves)).kept_values)
             wide = self.cut(layouts)
@@ -80,11 +80,11 @@ class Partitioning:
     def _others(self, programs: Sequence[Program], nodes: frozenset[str]) -> Kept:
         """The Tasks that could be in the precision that is asked for, and compute none of `nodes`."""
         dtype = narrowing(self.config.policy.precision, self.target)
-        kept = list[tuple[str, ...]]()
+        others = list[tuple[str, ...]]()
         for program in programs:
-            own = {bound.task.name for bound in program.tasks if not nodes.isdisjoint(bound.task.nodes)}
-            kept.append(tuple(name for name in contracting_tasks(program, dtype) if name not in own))
-        return tuple(kept)
+            computing = {bound.task.name for bound in program.tasks if not nodes.isdisjoint(bound.task.nodes)}
+            others.append(tuple(name for name in contracting_tasks(program, dtype) if name not in computing))
+        return tuple(others)
 
     def keeping(self, programs: Programs, kept: Kept) -> Programs:
         """Where the Tasks `kept` of `programs` stay in float32, in layouts chosen for that: Tasks may be called

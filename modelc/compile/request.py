@@ -75,7 +75,7 @@ class Request:
             named = config if isinstance(config, Config) else load_config(config)
         if self.precision is None:
             return named
-        if self.precision == INT8:  # what a Recipe does not name is in float32; the command knows it
+        if self.precision == INT8:  # but for what a Recipe has in float16
             return named.allowing(precision="f32")
         return named.allowing(precision=check_precision(self.precision, "precision"))
 

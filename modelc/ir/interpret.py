@@ -37,6 +37,7 @@ Buffers = MutableMapping[str, Array]
 Meaning = Callable[..., tuple[Array, ...]]
 Env = Mapping[str, Array]
 GRID = 1 << 22  # points evaluated at once
+DENSE = 8  # numbers for each that occurs among them, up to which a table of all is sooner made than sorted
 UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
@@ -477,7 +478,7 @@ def _distinct(index: tuple[Array, ...]) -> bool:
         code, span = code * (high - low + 1) + (i - low), span * (high - low + 1)
     if span >= 2**62:
         raise ValueError(f"an index goes over {span} elements: no buffer has as many")
-    if span > 8 * points:
+    if span > DENSE * points:
         return len(np.unique(code)) == points
     present = np.zeros(span, np.bool_)
     present[code] = True

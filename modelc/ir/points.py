@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from modelc.ir.affine import linear
 from modelc.ir.expr import Expr, Var, conjunction, variables
-from modelc.ir.interpret import evaluate
+from modelc.ir.interpret import DENSE, evaluate
 from modelc.ir.remembering import Remembering
 
 LIMIT = 1 << 21  # points that are enumerated at most
-DENSE = 8  # numbers for each of which that occurs among them, up to which a table of all is sooner made than sorted
 Rows = NDArray[np.int64]
 
 

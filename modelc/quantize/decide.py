@@ -34,12 +34,11 @@ class Deciding:
     def __init__(self, calibrating: Calibrating) -> None:
         c = self.calibrating = calibrating
         self.say, self.threads = c.say, c.threads
-        self.judging, watched = spread(c.samples.judging, MOST_JUDGED), spread(c.samples.calibrating, WATCHED)
+        self.judging, self.watched = spread(c.samples.judging, MOST_JUDGED), spread(c.samples.calibrating, WATCHED)
         self.say(f"{len(self.judging)} samples that are held back, in float32")
-        outputs = list(runs(c.plain, [*self.judging, *watched], self.threads))
-        wanted, right = outputs[: len(self.judging)], outputs[len(self.judging) :]
+        outputs = list(runs(c.plain, [*self.judging, *self.watched], self.threads))
+        wanted, self.watched_outputs = outputs[: len(self.judging)], outputs[len(self.judging) :]
         self.measure = measure_of(c.calibration.metric, wanted, self.judging, class_scores(c.floats))
-        self.watched, self.right = watched, right
         self.smoothed, self.alone = c.smoothed()
         self.floats, self.layers = c.floats, c.layers
         self.before, self.after = c.prices(self.alone, self.smoothed)
@@ -83,7 +82,7 @@ class Deciding:
         """Which of these ways each layer is computed in, beside that with asymmetric weights."""
         chosen = cut(self.in_order(among), self.holds, lambda: self.finer(among))
         while True:
-            recipe = self.made(chosen)
+            recipe = self.recipe_of(chosen)
             drop = self.stated(recipe)
             if self.fits(drop) or chosen.taken == len(chosen.order):
                 return recipe, drop
@@ -91,8 +90,8 @@ class Deciding:
 
     def in_order(self, among: Collection[str]) -> Cut:
         """The steps between these ways."""
-        every = {x.name: [self.ways[way][x.name] for way in among if x.name in self.ways[way]] for x in self.layers}
-        return ordered(every)
+        names = (layer.name for layer in self.layers)
+        return ordered({name: [self.ways[way][name] for way in among if name in self.ways[way]] for name in names})
 
     def finer(self, among: Collection[str]) -> Cut:
         """The steps between these ways and asymmetric weights."""
@@ -110,7 +109,7 @@ class Deciding:
     def fits(self, drop: Drop) -> bool:
         return drop.share <= self.calibrating.calibration.max_drop
 
-    def made(self, chosen: Cut) -> Recipe:
+    def recipe_of(self, chosen: Cut) -> Recipe:
         """The Recipe of a choice."""
         narrow = {name: way for name, way in chosen.ways.items() if way in WEIGHTS}
         read = {layer.rounded for layer in self.layers if layer.name in narrow}
@@ -148,11 +147,12 @@ class Deciding:
 
     def watched_ways(self, way: str, price: Priced, names: Collection[str]) -> dict[str, Way]:
         """One way of these layers, with the error that each by itself adds to the outputs."""
-        every = dict[str, Way]()
+        measured = dict[str, Way]()
         for k, name in enumerate(names):
             self.say(f"the network with one layer in {way}, {k + 1} of {len(names)}")
-            every[name] = Way(way, price.layers[name], self.network.error({name: way}, self.watched, self.right))
-        return every
+            error = self.network.error({name: way}, self.watched, self.watched_outputs)
+            measured[name] = Way(way, price.layers[name], error)
+        return measured
 
     def corrected(self) -> tuple[Network, Mapping[str, Floats]]:
         """The network with the means of what its layers are off added to them, or without, whichever is nearer where
@@ -163,7 +163,7 @@ class Deciding:
         ways, errors = {layer.name: INT8 for layer in self.faster}, dict[bool, float]()
         for corrected in (True, False):
             network.corrected = corrected
-            errors[corrected] = network.error(ways, self.watched, self.right)
+            errors[corrected] = network.error(ways, self.watched, self.watched_outputs)
         network.corrected = errors[True] < errors[False]
         return network, means if network.corrected else {}
 
@@ -196,18 +196,18 @@ class Deciding:
         names = [layer.name for layer in worth]
         plain, zeros = (c.all_narrow(self.alone, self.smoothed, among) for among in ((), names))
         more = priced_more(c.run, plain, zeros, names)
-        every = dict[str, Way]()
+        ways = dict[str, Way]()
         for name in names:
             error = symmetric[name].error * self.zeros.errors[name] / self.alone.errors[name]
-            every[name] = Way(ASYMMETRIC, symmetric[name].seconds + more[name], error)
-        every = {name: way for name, way in every.items() if way.seconds < self.before.layers[name]}
-        if every:
+            ways[name] = Way(ASYMMETRIC, symmetric[name].seconds + more[name], error)
+        ways = {name: way for name, way in ways.items() if way.seconds < self.before.layers[name]}
+        if ways:
             corrected = self.network.corrected
             self.network.engine.close()
-            means = {name: self.zeros.means[name] if name in self.corrections else None for name in every}
+            means = {name: self.zeros.means[name] if name in self.corrections else None for name in ways}
             self.network = self.switched(self.corrections, means)
             self.network.corrected = corrected
-        return every
+        return ways
 
     # --- what a Recipe comes to ---------------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ def test_where_bytes_are_multiplied_quickly_nothing_is_kept(tmp_path: Path, name
         machine = Machine.of(target)
         return run_passes(original, machine=Machine(machine.units, machine.kept_bytes, machine.dots, reasons))  # type: ignore[arg-type]
 
-    reasons = slower_in_bytes(original, simplified, target, load_config())
+    reasons = slower_in_bytes(original, simplified, target, load_config(), lambda model: None)
     assert reasons.keys() == real
     assert not slower_in_bytes(original, simplified, target, load_config(), lambda model: int(1.2 * model))
     graph = simplified(reasons)

@@ -130,12 +130,12 @@ def in_half(
     yield helper.make_node("Mul", [f"{prefix}/size", constant("deviation", share)], [f"{prefix}/deviations"])
     yield helper.make_node("RandomNormalLike", [sums], [f"{prefix}/noise"], seed=_seed(layer))
     yield helper.make_node("Mul", [f"{prefix}/noise", f"{prefix}/deviations"], [f"{prefix}/off"])
-    made = f"{prefix}/made"
-    yield helper.make_node("Add", [sums, f"{prefix}/off"], [made])
+    noisy = f"{prefix}/noisy sums"
+    yield helper.make_node("Add", [sums, f"{prefix}/off"], [noisy])
     if bias is not None:
-        yield helper.make_node("Add", [made, constant("bias", bias)], [f"{made} and bias"])
-        made = f"{made} and bias"
-    yield from rounding(made, output)
+        yield helper.make_node("Add", [noisy, constant("bias", bias)], [f"{noisy} and bias"])
+        noisy = f"{noisy} and bias"
+    yield from rounding(noisy, output)
 
 
 def _seed(layer: Layer) -> float:

@@ -42,7 +42,7 @@ class Range:
 class LayerChoice:
     """What one layer multiplies, and why. `alone` is the relative error of its output where its inputs are those of the
     float model, `network` the relative error of the outputs of the network where no other layer is rounded;
-    `saved_seconds` the time that is saved beside float32 by estimate; of a layer in float32 they are those of bytes.
+    `saved_seconds` the time that is saved beside float32 by estimate; all of them of bytes, if it is in float32.
     `weights` in bytes are symmetric or asymmetric; of others ""."""
 
     name: str
@@ -82,7 +82,7 @@ class Recipe:
 
     @property
     def asymmetric(self) -> frozenset[str]:
-        """Those of them whose weights have zero points."""
+        """The layers in bytes whose weights have zero points."""
         return frozenset(layer.name for layer in self.layers if layer.dtype == INT8 and layer.weights == ASYMMETRIC)
 
     @property
@@ -117,11 +117,8 @@ class Recipe:
         ranges = {name: Range(**entry) for name, entry in tree["ranges"].items()}
         if wrong := [name for name, r in ranges.items() if not 0 < r.scale < np.inf or not 0 <= r.zero <= 255]:
             raise ValueError(f"the range of {wrong[0]!r} is {vars(ranges[wrong[0]])}; expected a scale and a byte")
-        layers = tuple(LayerChoice(**entry) for entry in tree["layers"])
-        if odd := [layer for layer in layers if layer.weights not in ("", SYMMETRIC, ASYMMETRIC)]:
-            raise ValueError(f"the weights of {odd[0].name!r} are {odd[0].weights!r}; expected symmetric or asymmetric")
         return Recipe(
-            layers,
+            tuple(LayerChoice(**entry) for entry in tree["layers"]),
             ranges,
             {name: _decoded(text) for name, text in tree["corrections"].items()},
             {name: _decoded(text) for name, text in tree["smoothed"].items()},

@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from modelc.frontend.quantize.floats import FloatModel
 from modelc.frontend.quantize.halves import Deviations, in_half
 from modelc.frontend.quantize.layers import Layer
-from modelc.frontend.quantize.recipe import ASYMMETRIC, FLOAT16, INT8, Range
+from modelc.frontend.quantize.recipe import ASYMMETRIC, FLOAT16, INT8, SYMMETRIC, Range
 from modelc.frontend.quantize.weights import as_bytes
 from modelc.frontend.quantize.write import shares_bytes
 from modelc.frontend.witness.surgery import save
@@ -80,12 +80,12 @@ def write_switched(
             if readers and switched is None and shares_bytes(readers, name):
                 copy.input[k] = f"{name}/either"
         if switched is not None:
-            ways = [_narrow(model, floats, switched, node, corrections.get(node.name), most, False)]
+            in_bytes = [_narrow(model, floats, switched, node, corrections.get(node.name), most, False)]
             if node.name in asymmetric:
-                ways.append(_narrow(model, floats, switched, node, asymmetric[node.name], most, True))
+                in_bytes.append(_narrow(model, floats, switched, node, asymmetric[node.name], most, True))
             half = halves.get(node.name)
             float16 = None if half is None else [*in_half(model, floats, switched, node, half, f"{switched.y}/half")]
-            copy = _switched(switched, node, ways, float16)
+            copy = _switched(switched, node, in_bytes, float16)
         nodes.append(copy)
         for name in node.output:
             nodes += _rounding(model, name, ranges) if name in by_value else []
@@ -140,7 +140,7 @@ def _narrow(
     asymmetric: bool,
 ) -> list[NodeProto]:
     """The nodes of a layer that multiplies what is rounded by weights that are; the last gives what it writes."""
-    weights, kind = floats.array(layer.weights), "asymmetric" if asymmetric else "symmetric"
+    weights, kind = floats.array(layer.weights), ASYMMETRIC if asymmetric else SYMMETRIC
     assert weights is not None
     whole = as_bytes(weights, layer.axis, most, asymmetric)
     on = NodeProto()
@@ -161,14 +161,14 @@ def _narrow(
 
 
 def _switched(
-    layer: Layer, node: NodeProto, ways: Sequence[list[NodeProto]], half: list[NodeProto] | None
+    layer: Layer, node: NodeProto, in_bytes: Sequence[list[NodeProto]], half: list[NodeProto] | None
 ) -> NodeProto:
-    """A layer that multiplies bytes, by symmetric weights or by those of the second of `ways`, or float16 where it can,
-    or is as it was."""
+    """A layer that multiplies bytes, by symmetric weights or by those of the second of `in_bytes`, or float16 where it
+    can, or is as it was."""
     off = NodeProto()
     off.CopyFrom(node)
     off.output[0] = f"{layer.y}/off"
-    on, *others = ways
+    on, *others = in_bytes
     for other in others:
         output = f"{layer.y}/on"
         on = [_if(_of_weights(layer.name), other, other[-1].output[0], on, on[-1].output[0], output)]
