@@ -416,17 +416,34 @@ def _plain_argument(
 def _constant_argument(
     placed: Placed, region: str, compiled: Compiled, program: Program, parameters: Parameters, pack: Pack
 ) -> Argument:
-    """Packed as the kernel wants it; a strided view of a constant is read where it is in its root."""
-    data, buffer = program.constants[placed.root], compiled.derived.buffer(region)
+    stored = stored_constant(program, placed, region, compiled.task, compiled.candidate, compiled.derived)
+    offset = parameters.place(stored.data, stored.buffer, stored.layout, pack) + stored.offset
+    return Argument("params", 0, offset)
+
+
+@dataclass(frozen=True)
+class StoredConstant:
+    """What a kernel reads of a constant: `data` in `layout` over the logical shape of `buffer`, from byte `offset`."""
+
+    data: NDArray[Any]
+    buffer: Buffer
+    layout: Layout
+    offset: int = 0
+
+
+def stored_constant(
+    program: Program, placed: Placed, region: str, task: Task, candidate: Candidate, derived: Task
+) -> StoredConstant:
+    """The constant `placed` as the kernel of `task` wants it in `region`; a strided view of a constant is read where it
+    is in its root."""
+    data, buffer = program.constants[placed.root], derived.buffer(region)
     if placed.strides is not None:
         root = Buffer(placed.root, placed.dtype, data.shape)
-        offset = parameters.place(data, root, Layout(), pack) + placed.offset * data.itemsize
-        return Argument("params", 0, offset)
+        return StoredConstant(data, root, Layout(), placed.offset * data.itemsize)
     if placed.is_view:
         data = data.reshape(-1)[placed.offset : placed.offset + placed.elements].reshape(placed.shape)
-    layout = compiled.candidate.layouts.get(region, buffer.layout)
-    data = constant_data(compiled.task, compiled.candidate.stages, region, data)
-    return Argument("params", 0, parameters.place(data, buffer, layout, pack))
+    layout = candidate.layouts.get(region, buffer.layout)
+    return StoredConstant(constant_data(task, candidate.stages, region, data), buffer, layout)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
-"""Some elements of what Blocks compute, and nothing else: in float64, with the bound of rounding beside (rounding.py).
+"""Some elements of what Blocks compute, and nothing else, by an arithmetic (rounding.py, machine.py).
 
-Asked for elements of a buffer, the evaluator finds which points of which Block write them, evaluates the body there and
-asks for the elements that it reads, until it comes to arrays that are known. Elements are lists of S indices; a
-reduction of K points is S x K; contractions are matrix products (products.py).
+Asked for elements of a buffer, the evaluator finds which points of which Block write them and which elements these
+read, Block by Block from the last to the first, until it comes to arrays that are given; then it computes them from the
+first to the last. Elements are lists of S indices; a reduction of K points is S x K; contractions are matrix products
+(products.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -20,73 +21,66 @@ from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, conjunction, load
 from modelc.ir.interpret import evaluate
 from modelc.partition.half_sums import SMALLEST
 from modelc.verify.kernels.inverse import CannotSay, Index, Inverse
+from modelc.verify.kernels.machine import Machine
 from modelc.verify.kernels.products import Factors, factors_of, matrix_products, rows_of
-from modelc.verify.kernels.rounding import (
-    Rounded,
-    exact,
-    extreme,
-    is_float,
-    multiplied,
-    operate,
-    summed,
-)
+from modelc.verify.kernels.rounding import PLACES, Analysis, Rounded, exact, extreme, is_float
 
 Array = NDArray[Any]
 Order = tuple[int, ...]
 LAST: Order = (1 << 62,)
 GRID = 1 << 20  # points that are evaluated at once
-MANY_READS = 16  # of a map, which are collected before they are evaluated
 ROWS = 1 << 22  # elements of a factor that are read at once
-REMEMBERED = 1 << 26  # elements of a buffer whose values are kept, at most: pages that are not touched take no memory
 OPERATION = 1 << 10  # elements that take as long as the fixed part of one operation on arrays
 MULTIPLIED = 1 / 64  # of an element's work: one multiplication inside a product of matrices
-DENSE = 5  # sorting so many places takes as long as looking through 2^DENSE times as many elements
+FOLDED = 4  # units of roundoff that a constant may be off by that passes computed in its dtype
 FEW_MEMBERS = 4  # of a group of samples that have iterators of both factors in common, for which rows are not shared
 
 
 @dataclass(frozen=True)
 class Definitions:
-    """Where numbers come from: known `arrays` by buffer, in logical shape; what else is computed by `writers`, the
-    Blocks that write a buffer with their places in the order of execution. `buffer` gives dtype and shape. `short`:
-    functions may be those for results in bfloat16. `roundoff`: the relative error of known numbers of float32, where
-    they are rounded before they are multiplied. `halves`: products are added up in float16."""
+    """Where numbers come from: given `arrays` by buffer, in logical shape; what else is computed by `writers`, the
+    Blocks that write a buffer with their places in the order of execution. `buffer` gives dtype and shape. `analysis`:
+    the arithmetic. `roundoff`: the relative error of given numbers of float32, where they are rounded before they are
+    multiplied; those of `folded` buffers were computed in their dtype. `order_of`: in which order a kernel adds up."""
 
     arrays: Mapping[str, Array]
     writers: Callable[[str], Sequence[tuple[Order, AnyBlock]]]
     buffer: Callable[[str], tuple[str, tuple[int, ...]]]
     opaque: Mapping[str, Callable[..., tuple[Array, ...]]]
-    short: bool = False
+    analysis: Analysis = field(default_factory=Analysis)
     roundoff: float = 0.0
-    halves: bool = False
+    folded: Container[str] = ()
+    order_of: Callable[[Block], Array | None] = lambda block: None
 
 
 @dataclass
 class _Memory:
-    """Elements of one buffer that are there: values, sigma, bias; whether any of these is not 0."""
+    """Elements of one buffer that were computed, by their places in it, in order."""
 
-    value: Array
-    sigma: Array
-    bias: Array
-    there: Array
-    varies: bool = False
-    biased: bool = False
+    places: Array
+    elements: Rounded
 
     @classmethod
-    def of(cls, dtype: str, count: int) -> _Memory:
-        kind = np.dtype(np.float64) if is_float(dtype) else DTYPES[dtype]
-        return cls(np.zeros(count, kind), np.zeros(count), np.zeros(count), np.zeros(count, bool))
+    def of(cls, dtype: str) -> _Memory:
+        return cls(np.zeros(0, np.int64), exact(np.zeros(0, DTYPES[dtype]), dtype))
 
-    def put(self, place: Array, made: Rounded) -> None:
-        self.value[place] = made.value
-        if made.sigma is not None:
-            self.sigma[place], self.varies = made.sigma, True
-        if made.bias is not None:
-            self.bias[place], self.biased = made.bias, True
-        self.there[place] = True
+    def missing(self, places: Array) -> Array:
+        """The distinct ones of `places` that are not there, in order."""
+        places = np.unique(places)
+        if not self.places.size:
+            return places
+        at = np.minimum(np.searchsorted(self.places, places), self.places.size - 1)
+        absent: Array = places[self.places[at] != places]
+        return absent
 
-    def get(self, place: Array, dtype: str) -> Rounded:
-        sigma = self.sigma[place] if self.varies else None
-        return Rounded(self.value[place], dtype, sigma, self.bias[place] if self.biased else None)
+    def put(self, places: Array, made: Rounded) -> None:
+        """`places` are distinct, in order, and not there."""
+        joined, elements = np.concatenate([self.places, places]), _joined([self.elements, made], made.dtype)
+        order = np.argsort(joined, kind="stable")
+        self.places, self.elements = joined[order], _taken(elements, order)
+
+    def get(self, places: Array) -> Rounded:
+        return _taken(self.elements, np.searchsorted(self.places, places))
 
 
 @dataclass(frozen=True)
@@ -96,6 +90,16 @@ class _Part:
     number: int
     at: Array
     points: dict[str, Array]
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """The elements of one buffer that are computed together, and the parts that the Blocks which write it make."""
+
+    buffer: str
+    memory: _Memory
+    places: Array
+    parts: Sequence[tuple[Order, AnyBlock, _Part]]
 
 
 @dataclass
@@ -118,68 +122,83 @@ class Evaluator:
         array = self.definitions.arrays.get(buffer)
         if array is not None:
             return self._read(buffer, array, index)
+        writers = self._writers(buffer, before)
+        shape = self.definitions.buffer(buffer)[1]
+        flat = np.ravel_multi_index(index, shape) if shape else np.zeros(len(index[0]) if index else 1, np.int64)
+        memory = self._remembered(buffer, writers)
+        if memory.missing(flat).size:
+            for writing in reversed(self._demanded(buffer, writers, flat)):
+                self._write(writing)
+        return memory.get(flat)
+
+    def _writers(self, buffer: str, before: Order) -> list[tuple[Order, AnyBlock]]:
         writers = [(order, block) for order, block in self.definitions.writers(buffer) if order < before]
         if not writers:
             raise CannotSay(f"{buffer!r} is computed by nothing that is known")
-        dtype, shape = self.definitions.buffer(buffer)
-        flat = np.ravel_multi_index(index, shape) if shape else np.zeros(len(index[0]) if index else 1, np.int64)
-        if prod(shape) > REMEMBERED:
-            places, back = np.unique(flat, return_inverse=True)
-            made = self._written(buffer, writers, dtype, _unravelled(places, shape), places.size)
-            return made.get(back.reshape(-1), dtype)
-        memory = self._remembered(buffer, writers)
-        missing = flat[~memory.there[flat]]
-        if missing.size:
-            self._fill(memory, buffer, writers, _distinct(missing, prod(shape)))
-        return memory.get(flat, dtype)
+        return writers
 
     def _remembered(self, buffer: str, writers: Sequence[tuple[Order, AnyBlock]]) -> _Memory:
         key = (buffer, writers[-1][0])
         if key not in self._memory:
-            dtype, shape = self.definitions.buffer(buffer)
-            self._memory[key] = _Memory.of(dtype, prod(shape))
+            self._memory[key] = _Memory.of(self.definitions.buffer(buffer)[0])
         return self._memory[key]
-
-    def _fill(self, memory: _Memory, buffer: str, writers: Sequence[tuple[Order, AnyBlock]], missing: Array) -> None:
-        dtype, shape = self.definitions.buffer(buffer)
-        if missing.size:
-            made = self._written(buffer, writers, dtype, _unravelled(missing, shape), missing.size)
-            memory.put(missing, made.get(np.arange(missing.size), dtype))
 
     def _read(self, buffer: str, array: Array, index: Index) -> Rounded:
         elements = exact(np.asarray(array[index]), self.definitions.buffer(buffer)[0])
+        if is_float(elements.dtype) and buffer in self.definitions.folded:
+            unit = FOLDED * 2.0 ** -PLACES[elements.dtype]
+            return replace(elements, bias=unit * np.abs(elements.value))
         if self.definitions.roundoff and elements.dtype == "float32":
-            least = SMALLEST if self.definitions.halves else 0.0
+            least = SMALLEST if self.definitions.analysis.halves else 0.0
             return replace(elements, sigma=self.definitions.roundoff * np.maximum(np.abs(elements.value), least))
         return elements
 
-    def _written(
-        self, buffer: str, writers: Sequence[tuple[Order, AnyBlock]], dtype: str, index: Index, count: int
-    ) -> _Memory:
-        """What the last of `writers` that writes each of `count` elements makes of it."""
-        made = _Memory.of(dtype, count)
+    # --- what is demanded, from the last Block to the first ---------------------------------------------------------
+
+    def _demanded(self, buffer: str, writers: Sequence[tuple[Order, AnyBlock]], places: Array) -> list[_Writing]:
+        """What has to be computed for elements of `buffer`, each before what it is computed from. Elements that are
+        read where data says are not among it."""
+        asked: dict[tuple[Order, str], list[Array]] = {(writers[-1][0], buffer): [places]}
+        demanded: list[_Writing] = []
+        while asked:
+            last, name = max(asked)
+            writers = self._writers(name, (*last, 0))
+            memory = self._remembered(name, writers)
+            missing = memory.missing(np.concatenate(asked.pop((last, name))))
+            if not missing.size:
+                continue
+            shape = self.definitions.buffer(name)[1]
+            parts = self._divided(name, writers, _unravelled(missing, shape), missing.size)
+            demanded.append(_Writing(name, memory, missing, parts))
+            for order, block, part in parts:
+                for read, flat in self._reads(block, part):
+                    before = self._writers(read, order)
+                    asked.setdefault((before[-1][0], read), []).append(flat)
+        return demanded
+
+    def _divided(
+        self, buffer: str, writers: Sequence[tuple[Order, AnyBlock]], index: Index, count: int
+    ) -> list[tuple[Order, AnyBlock, _Part]]:
+        """Which of `writers` is the last to write each of `count` elements, and by which points."""
+        there = np.zeros(count, bool)
+        parts: list[tuple[Order, AnyBlock, _Part]] = []
         for order, block in reversed(writers):
-            if made.there.all():
+            if there.all():
                 break
             if isinstance(block, OpaqueBlock):
-                at = np.flatnonzero(~made.there)
-                made.put(at, exact(self._opaque(order, block)[buffer][tuple(i[at] for i in index)], dtype))
+                parts.append((order, block, _Part(0, np.flatnonzero(~there), {})))
+                there[:] = True
                 continue
-            parts = list(self._parts(order, block, buffer, index, made))
-            self._prepare(order, block, parts)
-            for part in parts:
-                made.put(part.at, self._computed(order, block, part))
-        if not made.there.all():  # nobody writes it: it may hold anything
-            made.bias[~made.there], made.biased = np.inf, True
-        return made
+            for part in self._parts(order, block, buffer, index, there):
+                parts.append((order, block, part))
+        return parts
 
-    def _parts(self, order: Order, block: Block, buffer: str, index: Index, made: _Memory) -> Iterator[_Part]:
-        """The elements that each write of `block` is the last to make."""
-        taken = made.there.copy()
+    def _parts(self, order: Order, block: Block, buffer: str, index: Index, there: Array) -> Iterator[_Part]:
+        """The elements that each write of `block` is the last to make, of those that are not `there`, and then are."""
         for number in reversed(range(len(block.writes))):
             if block.writes[number].buffer != buffer:
                 continue
-            at = np.flatnonzero(~taken)
+            at = np.flatnonzero(~there)
             self.work += OPERATION + at.size * len(block.iters)
             written, points = self._inverse(block, number).points(tuple(i[at] for i in index), at.size)
             at, points = at[written], {name: values[written] for name, values in points.items()}
@@ -189,33 +208,73 @@ class Evaluator:
                     raise CannotSay(f"where {block.name} writes is not certain")
                 inside = np.broadcast_to(holds.value, at.shape)
                 at, points = at[inside], {name: values[inside] for name, values in points.items()}
-            taken[at] = True
+            there[at] = True
             if at.size:
                 yield _Part(number, at, points)
 
-    def _prepare(self, order: Order, block: Block, parts: Sequence[_Part]) -> None:
-        """Evaluates what the maps of all parts read, buffer by buffer and not read by read."""
-        if block.aggregation != "assign" or sum(len(loads(block.body[part.number])) for part in parts) < MANY_READS:
+    def _reads(self, block: AnyBlock, part: _Part) -> Iterator[tuple[str, Array]]:
+        """The elements that a part of a Block reads of buffers that are computed, at places that no data decides."""
+        if isinstance(block, OpaqueBlock):
+            for name in block.inputs:
+                if self.definitions.arrays.get(name) is None:
+                    yield name, np.arange(prod(self.definitions.buffer(name)[1]))
             return
-        asked: dict[str, list[Array]] = {}
-        for part in parts:
-            for read in dict.fromkeys(loads(block.body[part.number])):
-                _, shape = self.definitions.buffer(read.buffer)
-                if read.buffer in self.definitions.arrays or not 0 < prod(shape) <= REMEMBERED:
+        for body, env in self._environments(block, part):
+            for read in dict.fromkeys(loads(body)):
+                shape = self.definitions.buffer(read.buffer)[1]
+                by_data = any(isinstance(x, Load) for i in read.indices for x in loads(i))
+                if by_data or not all(shape) or self.definitions.arrays.get(read.buffer) is not None:
                     continue
-                if any(isinstance(x, Load) for i in read.indices for x in loads(i)):
-                    continue
-                places = [evaluate(i, part.points, {}) for i in read.indices]
+                places = [evaluate(i, env, {}) for i in read.indices]
                 inside = [np.minimum(np.maximum(i, 0), n - 1) for i, n in zip(places, shape, strict=True)]
                 flat = np.ravel_multi_index(inside, shape) if shape else np.zeros(1, np.int64)
-                asked.setdefault(read.buffer, []).append(np.asarray(flat).reshape(-1))
-        for buffer, places in asked.items():
-            writers = [(at, by) for at, by in self.definitions.writers(buffer) if at < order]
-            if writers:
-                memory = self._remembered(buffer, writers)
-                missing = [flat[~memory.there[flat]] for flat in places]
-                size = prod(self.definitions.buffer(buffer)[1])
-                self._fill(memory, buffer, writers, _distinct(np.concatenate(missing), size))
+                yield read.buffer, np.unique(flat)
+
+    def _environments(self, block: Block, part: _Part) -> Iterator[tuple[Expr, Mapping[str, Array]]]:
+        """The expressions that a part evaluates, and the iterators' values: of a contraction each factor over its own
+        rows, of another reduction the body over points x reduction, some points at a time."""
+        count = part.at.size
+        if block.aggregation == "assign":
+            yield block.body[part.number], part.points
+            return
+        reduced, depth = _reduced(block)
+        factors = self._factors(block)
+        for e in block.where:
+            yield from ((e, env) for env, _ in _rows(part.points, reduced, count, depth))
+        if factors is None:
+            for e in block.body:
+                yield from ((e, env) for env, _ in _rows(part.points, reduced, count, depth))
+            return
+        for factor, names in ((factors.first, factors.first_names), (factors.second, factors.second_names)):
+            rows = rows_of(part.points, names)
+            points = {name: rows.rows[:, k] for k, name in enumerate(rows.names)}
+            yield from ((factor, env) for env, _ in _rows(points, reduced, len(rows.rows), depth))
+
+    def _factors(self, block: Block) -> Factors | None:
+        """The factors of a contraction, where it is computed as products of matrices: a machine adds up one by one."""
+        return None if isinstance(self.definitions.analysis, Machine) else factors_of(block)
+
+    # --- what is computed, from the first Block to the last -----------------------------------------------------------
+
+    def _write(self, writing: _Writing) -> None:
+        """Computes elements and remembers them."""
+        dtype = self.definitions.buffer(writing.buffer)[0]
+        written, made = [np.zeros(0, np.int64)], [exact(np.zeros(0, DTYPES[dtype]), dtype)]
+        for order, block, part in writing.parts:
+            written.append(part.at)
+            if isinstance(block, OpaqueBlock):
+                whole = self._opaque(order, block)[writing.buffer]
+                made.append(exact(whole.reshape(-1)[writing.places[part.at]], dtype))
+            else:
+                made.append(self._computed(order, block, part))
+        nobody = np.setdiff1d(np.arange(writing.places.size), np.concatenate(written))
+        if nobody.size:  # these may hold anything
+            anything = np.zeros(nobody.size, made[0].value.dtype)
+            written.append(nobody)
+            made.append(Rounded(anything, dtype, None, np.full(nobody.size, np.inf)))
+        elements = _taken(_joined(made, dtype), np.argsort(np.concatenate(written), kind="stable"))
+        left = np.isin(writing.places, writing.memory.missing(writing.places))  # some may be there, read by data
+        writing.memory.put(writing.places[left], _taken(elements, left))
 
     def _opaque(self, order: Order, block: OpaqueBlock) -> dict[str, Array]:
         """All that an opaque Block writes, of inputs that are exact."""
@@ -267,27 +326,56 @@ class Evaluator:
             raise CannotSay("it would take too long")
 
     def _evaluate(self, e: Expr, env: Mapping[str, Array], order: Order, shared: dict[Expr, Rounded]) -> Rounded:
+        """`e` at the points of `env`; operands first, on a stack, for chains of maps are long."""
+        stack = [e]
+        while stack:
+            top = stack[-1]
+            operands = _operands(top)
+            if pending := [a for a in operands if a not in shared]:
+                stack += pending
+                continue
+            stack.pop()
+            if top not in shared:
+                shared[top] = self._one(top, env, order, shared)
+        return shared[e]
+
+    def _one(self, e: Expr, env: Mapping[str, Array], order: Order, shared: Mapping[Expr, Rounded]) -> Rounded:
+        """`e`, whose operands are there."""
         if isinstance(e, Var):
             return Rounded(env[e.name], "int64")
         if isinstance(e, Const):
             return exact(np.asarray(e.value, DTYPES[e.dtype]), e.dtype)
-        if e in shared:
-            return shared[e]
         if isinstance(e, Load):
-            made = self._load(e, env, order, shared)
+            made = self._load(e, order, [shared[i] for i in e.indices])
         else:
             direct = _direct(e)
-            operands = [self._evaluate(a, env, order, shared) for a in direct.args]
-            made = operate(direct, operands, self.definitions.short)
+            made = self.definitions.analysis.operate(direct, [shared[a] for a in direct.args])
+            made = self._contracted(direct, made, shared)
         self.work += OPERATION + made.value.size
-        shared[e] = made
         return made
 
-    def _load(self, e: Load, env: Mapping[str, Array], order: Order, shared: dict[Expr, Rounded]) -> Rounded:
+    def _contracted(self, e: Op, made: Rounded, shared: Mapping[Expr, Rounded]) -> Rounded:
+        """A sum or difference of a machine, of whose operands products may not have been rounded."""
+        machine = self.definitions.analysis
+        if isinstance(machine, Machine) and e.name in ("add", "sub") and is_float(made.dtype):
+            for a in e.args:
+                if self._may_be_product(a):
+                    made = machine.off_by(made, 2.0 ** -PLACES[made.dtype] * np.abs(shared[a].value))
+        return made
+
+    def _may_be_product(self, e: Expr) -> bool:
+        """Whether `e` is a product that is rounded, here or where it was stored in registers."""
+        if isinstance(e, Op):
+            return e.name == "mul" and not any(isinstance(a, Const) and _is_power_of_two(a) for a in e.args)
+        if not isinstance(e, Load) or self.definitions.arrays.get(e.buffer) is not None:
+            return False
+        maps = (b for _, b in self.definitions.writers(e.buffer) if isinstance(b, Block) and b.aggregation == "assign")
+        return any(isinstance(body, Op) and self._may_be_product(body) for block in maps for body in block.body)
+
+    def _load(self, e: Load, order: Order, places: Sequence[Rounded]) -> Rounded:
         dtype, shape = self.definitions.buffer(e.buffer)
         if not all(shape):
             return exact(np.zeros((), DTYPES[dtype]), dtype)
-        places = [self._evaluate(i, env, order, shared) for i in e.indices]
         index = tuple(np.minimum(np.maximum(p.value, 0), n - 1) for p, n in zip(places, shape, strict=True))
         array = self.definitions.arrays.get(e.buffer)
         if array is not None:
@@ -306,25 +394,20 @@ class Evaluator:
     # --- reductions -----------------------------------------------------------------------------------------------
 
     def _reduction(self, order: Order, block: Block, number: int, points: dict[str, Array], count: int) -> Rounded:
-        extents = [i.extent for i in block.reduction]
-        depth = prod(extents)
         dtype = self.definitions.buffer(block.writes[number].buffer)[0]
         if not count:
             return exact(np.zeros(0, DTYPES[dtype]), dtype)
-        flat = [axis.reshape(1, -1) for axis in np.indices(extents)] if extents else []
-        reduced = dict(zip((i.name for i in block.reduction), flat, strict=True))
-        factors = factors_of(block)
+        reduced, depth = _reduced(block)
+        factors = self._factors(block)
         if factors is not None and depth:
             made = self._contraction(order, block, factors, points, reduced, count, depth)
             if made is not None:
                 return made
-        rows = max(1, GRID // max(depth, 1))
         parts = []
-        for k in range(0, count, rows):
-            part = {name: values[k : k + rows, None] for name, values in points.items()}
-            shape = (min(rows, count - k), depth)
+        for env, rows in _rows(points, reduced, count, depth):
+            shape = (rows, depth)
             self._spend(prod(shape))
-            terms = [self._terms(order, block, {**part, **reduced}, shape, n) for n in range(len(block.body))]
+            terms = [self._terms(order, block, env, shape, n) for n in range(len(block.body))]
             parts.append(self._folded(block, terms, number))
         return _joined(parts, dtype)
 
@@ -333,7 +416,14 @@ class Evaluator:
     ) -> Rounded:
         """What is combined: body `number` over samples and reduction; the identity where a condition fails."""
         dtypes = tuple(self.definitions.buffer(w.buffer)[0] for w in block.writes)
-        terms = Rounded(*_broadcast(self._evaluate(block.body[number], env, order, {}), shape))
+        body = block.body[number]
+        if self._is_fused(block):
+            assert isinstance(body, Op) and isinstance(self.definitions.analysis, Machine)
+            shared: dict[Expr, Rounded] = {}
+            made = self.definitions.analysis.product([self._evaluate(a, env, order, shared) for a in body.args])
+        else:
+            made = self._evaluate(body, env, order, {})
+        terms = Rounded(*_broadcast(made, shape))
         if not block.where:
             return terms
         holds = Rounded(*_broadcast(self._evaluate(conjunction(block.where), env, order, {}), shape))
@@ -345,13 +435,27 @@ class Evaluator:
         sigma, bias = (None if x is None else np.where(inside, x, 0.0) for x in (terms.sigma, terms.bias))
         return Rounded(value, terms.dtype, sigma, bias)
 
+    def _is_fused(self, block: Block) -> bool:
+        """Whether a machine adds up products that are not rounded by themselves."""
+        analysis, body = self.definitions.analysis, block.body[0]
+        if not isinstance(analysis, Machine) or not analysis.contracted or block.aggregation != "add":
+            return False
+        order = self.definitions.order_of(block)
+        one_by_one = order is not None and order.shape[1] == 1
+        real = is_float(self.definitions.buffer(block.writes[0].buffer)[0])
+        return one_by_one and real and isinstance(body, Op) and body.name == "mul"
+
     def _folded(self, block: Block, terms: Sequence[Rounded], number: int) -> Rounded:
-        name = block.aggregation
+        name, analysis = block.aggregation, self.definitions.analysis
         if name == "add":
             product = isinstance(block.body[0], Op) and block.body[0].name == "mul"
-            return summed(terms[0], 1, self.definitions.halves and product)
+            if not isinstance(analysis, Machine):
+                return analysis.summed(terms[0], 1, product)
+            loose = isinstance(block.body[0], Load) and self._may_be_product(block.body[0])
+            order = self.definitions.order_of(block)
+            return analysis.added(terms[0], order, loose or (product and order is None), product)
         if name == "mul":
-            return multiplied(terms[0], 1)
+            return analysis.multiplied(terms[0], 1)
         if name in ("max", "min"):
             return extreme(terms[0], 1, name == "max")
         return _chosen(terms, number, greatest=name == "argmax")
@@ -399,7 +503,7 @@ class Evaluator:
         if not all(np.isfinite(np.asarray(s.value, np.float64)).all() for s in sides):
             return None
         self.work += OPERATION + MULTIPLIED * depth * len(first.rows) * len(second.rows)
-        return matrix_products(sides[0], sides[1], first.of, second.of, groups.of, count, self.definitions.halves)
+        return matrix_products(sides[0], sides[1], first.of, second.of, groups.of, count, self.definitions.analysis)
 
 
 # --- small ----------------------------------------------------------------------------------------------------------
@@ -452,13 +556,29 @@ def _joined(parts: Sequence[Rounded], dtype: str) -> Rounded:
     return Rounded(np.concatenate([p.value for p in parts]), parts[0].dtype, *errors)
 
 
-def _distinct(places: Array, size: int) -> Array:
-    """The distinct ones of places in a buffer of `size` elements, in order."""
-    if places.size < size >> DENSE:
-        return np.unique(places)
-    mask = np.zeros(size, bool)
-    mask[places] = True
-    return np.flatnonzero(mask)
+def _reduced(block: Block) -> tuple[dict[str, Array], int]:
+    """The values of the reduction's iterators, each 1 x K, and K."""
+    extents = [i.extent for i in block.reduction]
+    flat = [axis.reshape(1, -1) for axis in np.indices(extents)] if extents else []
+    return dict(zip((i.name for i in block.reduction), flat, strict=True)), prod(extents)
+
+
+def _rows(
+    points: Mapping[str, Array], reduced: Mapping[str, Array], count: int, depth: int
+) -> Iterator[tuple[dict[str, Array], int]]:
+    """Some of the points at a time with all of the reduction: the iterators' values, and how many points."""
+    rows = max(1, GRID // max(depth, 1))
+    for k in range(0, count, rows):
+        part = {name: values[k : k + rows, None] for name, values in points.items()}
+        yield {**part, **reduced}, min(rows, count - k)
+
+
+def _operands(e: Expr) -> tuple[Expr, ...]:
+    return e.indices if isinstance(e, Load) else _direct(e).args if isinstance(e, Op) else ()
+
+
+def _is_power_of_two(constant: Const) -> bool:
+    return bool(np.frexp(np.abs(float(constant.value)))[0] == 0.5)
 
 
 def _unravelled(flat: Array, shape: tuple[int, ...]) -> Index:

@@ -1,8 +1,12 @@
-"""Every kernel of a package by itself: the numbers that it wrote against the meaning of what it read, in float64.
+"""Every kernel of a package by itself. A package is run while it is watched, and of each kernel is asked:
 
-A package is run while it is watched; of each call of a kernel some elements of what it wrote are evaluated by
-meaning.py and demand.py from what it really read, and have to lie within the bound that follows from the computation
-(rounding.py). What a kernel reads has to be, bit for bit, what was written there before.
+    constants    are they the model's, all of them (constants.py)?
+    schedule     do its Tasks mean what the imported nodes mean, in float64 (schedule.py)? Once for each Task
+    machine      did it write, of what it really read, the numbers that its Nest makes in its dtypes and order
+                 (machine.py)? Of each call, on samples; those that are nearest to the meaning in float64 are right
+
+What a kernel reads has to be, bit for bit, what was written there before. How far rounding takes a kernel decides
+nothing: roundings of like numbers are not independent, and two ways to compute the same round differently.
 """
 
 from __future__ import annotations
@@ -20,33 +24,34 @@ from modelc.ir.block import Block, Task
 from modelc.ir.expr import DTYPES
 from modelc.ir.program import BoundTask, Placed, Program
 from modelc.package.watch import Data, Watched
-from modelc.partition.half_sums import SMALLEST
+from modelc.partition.half_sums import half_sum
 from modelc.partition.precision import rounded_values
-from modelc.space.rules.derivation import constant_data, rounding_error
+from modelc.space.rules.derivation import constant_data
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 from modelc.verify.kernels.calls import Phases, Row, Use, looked_at
 from modelc.verify.kernels.demand import Definitions, Evaluator
 from modelc.verify.kernels.inverse import CannotSay
+from modelc.verify.kernels.machine import Machine
 from modelc.verify.kernels.meaning import ROUNDOFF, Imported, channels_of, every_graph, of_task
-from modelc.verify.kernels.reading import Reading, Verdict
+from modelc.verify.kernels.reading import Reading, Verdict, beyond_roundoff
 from modelc.verify.kernels.report import OUT_OF_RANGE, KernelReport, Silence
-from modelc.verify.kernels.rounding import Rounded, is_float
+from modelc.verify.kernels.rounding import FINE, PLACES, Analysis, Rounded, is_float
 from modelc.verify.kernels.samples import Effort, chosen, telling
+from modelc.verify.kernels.schedule import Scheduling, disagreement
 from modelc.verify.kernels.shadow import Shadow
-from modelc.verify.kernels.stored import in_model, index_in, logical
+from modelc.verify.kernels.stored import constant_of, elements_in_model, in_model, index_in, logical
 
 Array = NDArray[Any]
 REMEMBERED_BYTES = 1 << 30  # of values that kernels wrote, for what is made of values that are none of the model's
-WIDE = 2.0**-13  # bounds in proportion to numbers: wider ones by the model are of more than the kernel
 FEW = Effort(
     positions=4, samples=1 << 11, operands=1 << 16, points=1 << 24, calls=1, work=0, kernel_work=0
 )  # where transforms have to be evaluated, and of later runs
 FEWEST = replace(FEW, positions=1, samples=1 << 9, operands=1 << 14)  # where time is over
-OTHER_ENGINE = 4.0  # bounds that another engine, whose ways to compute are not known, may be off by
-SETTLED = 0.5  # of the bound of all multiplications: nearer is right by any algorithm that rounds more
-FARTHEST = 16  # samples of a kernel by fewer multiplications that are asked about where time is over
+NEAR = 1.0  # standard deviations of roundings from the meaning in float64: of what is farther the machine is asked
+COMPUTED, ALWAYS = 256, 16  # samples that are computed as the kernel computes them: the farthest; at least
+MACHINE_POINTS = 1 << 28
+DEPARTING = 1 << 12  # numbers that depart from another engine's, which are judged at a time
 LEAST_WORK = 1.2e7  # that all kernels of a package may take, however few they are
-LOOKED_AT = 512  # numbers of another engine, those that are farthest from ours
 JUDGED_RUNS = 2  # in which kernels are judged while there is time; in later ones for half of it
 SOME_CHANNELS = 16  # are looked at in the second run beside those that never varied in the first, and of equal kernels
 # where time is over
@@ -110,6 +115,9 @@ class Judge:
     _shadows: dict[int, Shadow] = field(default_factory=dict)  # by the Program's identity
     _channels: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
     _judged: set[str] = field(default_factory=set)  # hashes of Tasks
+    _traced: set[tuple[int, str]] = field(default_factory=set)  # outputs of BoundTasks, by their identity
+    _schedulings: dict[int, Scheduling] = field(default_factory=dict)  # by the Program's identity
+    _evicted: bool = False  # whether a value of the last run is there no more
 
     def __post_init__(self) -> None:
         self._graphs = [Imported(graph) for graph in every_graph(self.blueprint.graph)]
@@ -145,6 +153,7 @@ class Judge:
     def begin(self, feed: Mapping[str, Array]) -> None:
         """A run on these inputs begins; states are none of them."""
         self._given, self._writers, self._assembled, self._bytes, self._shadows = dict(feed), {}, {}, 0, {}
+        self._evicted = False
         self.runs += 1
         program = self.blueprint.program
         for name, array in feed.items():
@@ -220,6 +229,7 @@ class Judge:
                 oldest = next(iter(self._writers))
                 del self._writers[oldest]
                 self._bytes -= self._given.pop(oldest).nbytes
+                self._evicted = True
 
     def written(self) -> dict[str, tuple[BoundTask, Array]]:
         """The model's values that kernels wrote in the last run, as the model has them."""
@@ -237,22 +247,32 @@ class Judge:
         return {name: array for name, array in arrays.items() if array is not None}
 
     def explains(self, name: str, theirs: Array) -> bool:
-        """Whether rounding explains how far another engine's numbers are from those that a kernel wrote in the last
-        run: where they are farthest apart, ours are right, and theirs within a few times the bound."""
+        """Whether every element of a value of the last run that departs from `theirs`, another engine's, beyond
+        roundoff is right by its meaning: False where one is wrong, or nothing can be told of it."""
         call, buffer = self._writers[name]
         ours = in_model(self._given[name], self.blueprint.graph.values[name], self.blueprint.graph)
         if ours is None or any(n < m for n, m in zip(ours.shape, theirs.shape, strict=True)):
             return False
-        ours = ours[tuple(slice(m) for m in theirs.shape)]
+        departing = np.flatnonzero(beyond_roundoff(ours[tuple(slice(m) for m in theirs.shape)], theirs).reshape(-1))
         with np.errstate(all="ignore"):
-            apart = np.abs(np.asarray(ours, np.float64) - np.asarray(theirs, np.float64)).reshape(-1)
-            worst = np.argsort(np.where(np.isnan(apart), np.inf, apart))[-LOOKED_AT:]
-            index = np.unravel_index(worst, theirs.shape) if theirs.shape else ()
-            try:
-                own, other = self.verdicts(call, buffer, index), self.verdicts(call, buffer, index, theirs)
-            except CannotSay:
-                return False
-        return all(verdict.worst <= 1 for verdict in own) and all(verdict.worst <= OTHER_ENGINE for verdict in other)
+            for k in range(0, departing.size, DEPARTING):
+                index = np.unravel_index(departing[k : k + DEPARTING], theirs.shape) if theirs.shape else ()
+                try:
+                    verdict = self.verdict(call, buffer, index, computed=DEPARTING)
+                except CannotSay:
+                    return False
+                if verdict.worst > 1 or verdict.open:
+                    return False
+        return True
+
+    def judged_wholly(self) -> str:
+        """Why some element of some kernel of the last run was not judged; "" where all were."""
+        if self._evicted:
+            return f"its values take more than {REMEMBERED_BYTES >> 30} GiB"
+        unjudged = [report for report in self.reports.values() if report.unjudged]
+        if unjudged:
+            return f"kernel {unjudged[0].kernel} cannot be judged: {next(iter(unjudged[0].unjudged.values()))}"
+        return ""
 
     # --- one output -----------------------------------------------------------------------------------------------
 
@@ -270,7 +290,7 @@ class Judge:
             return report
         compiled = self.blueprint.scheduled[task.hash]
         rng = np.random.default_rng((self.seed, call.number, len(self.reports)))
-        effort = FEWEST if self._late else FEW if _rounds_otherwise(compiled) else self.effort
+        effort = FEWEST if self._late else self.effort
         subset = None
         if previous is not None and self.runs > 1 and channels:
             silence = previous.silences.get(name)
@@ -278,80 +298,126 @@ class Judge:
             subset, effort = np.union1d(silent, _random_channels(channels[0], ours, rng)), FEW
         elif self._late and channels and task.hash in self._judged:
             subset = np.unique(_random_channels(channels[0], ours, rng))
-        tiles = _tiles(task, compiled, buffer, ours.ndim)
-        index = chosen(ours.shape, channels, tiles, effort, rng, _depth(task), subset)
+        tiles, depth = _tiles(task, compiled, buffer, ours.ndim), _depth(task)
+        index = chosen(ours.shape, channels, tiles, effort, rng, depth, subset)
         if subset is None and channels and len(index[0]) < ours.size and ours.shape[channels[0]] <= effort.samples:
-            more = telling(ours, channels[0], effort, rng, _depth(task))
+            more = telling(ours, channels[0], effort, rng, depth)
             index = tuple(np.concatenate(pair) for pair in zip(index, more, strict=True))
         try:
-            verdicts = self.verdicts(call, buffer, index)
+            verdict = self.verdict(call, buffer, index)
         except CannotSay as reason:
-            return report.without(name, str(reason))
-        for verdict in verdicts:
+            report = report.without(name, str(reason))
+        else:
             report = report.with_verdict(name, verdict)
+        if (id(bound), buffer) not in self._traced:
+            self._traced.add((id(bound), buffer))
+            few = chosen(ours.shape, channels, tiles, FEWEST if self._late else FEW, rng, depth)
+            report = self._traced_to_model(call, buffer, few, report)
         self._judged.add(task.hash)
         return report
 
-    def verdicts(
-        self, call: KernelCall, buffer: str, index: tuple[Array, ...], numbers: Array | None = None
-    ) -> list[Verdict]:
-        """What `call` wrote to `buffer` at `index`, or other `numbers` for it, against what the model, the Task, or
-        both, say. Raises CannotSay."""
-        bound, ours = call.use.bound, call.wrote[buffer] if numbers is None else numbers
-        narrow = self._multiplied(bound)
-        by_model = self._by_model(call, bound.values[buffer], ours, index, narrow)
-        readings = [] if by_model is None else [by_model]
-        if by_model is None or narrow or by_model.verdict.open or by_model.verdict.width > WIDE:
-            try:
-                readings.append(self._by_task(call, buffer, ours, index, narrow))
-            except CannotSay:
-                if by_model is None:
-                    raise
-        compiled = self.blueprint.scheduled[bound.task.hash]
-        if _rounds_otherwise(compiled):
-            readings = [self._allowing(reading, call, buffer, compiled) for reading in readings]
-        return [_with_range(reading.verdict) if narrow == "float16" else reading.verdict for reading in readings]
+    # --- is the machine code the schedule? ------------------------------------------------------------------------
 
-    def _by_model(
-        self, call: KernelCall, name: str, ours: Array, index: tuple[Array, ...], narrow: str
-    ) -> Reading | None:
-        """By the imported nodes; None where they do not say what the value is."""
+    def verdict(
+        self,
+        call: KernelCall,
+        buffer: str,
+        index: tuple[Array, ...],
+        numbers: Array | None = None,
+        computed: int = COMPUTED,
+    ) -> Verdict:
+        """What `call` wrote to `buffer` at `index`, or other `numbers` for it, against its Task. Numbers that are not
+        near what the Task means in float64 are `computed` as the kernel computes them, so many of the farthest. Raises
+        CannotSay."""
+        task, ours = call.use.bound.task, call.wrote[buffer] if numbers is None else numbers
+        arrays = {**call.read, **self._constants(call)}
+        analysis = self._analysis(call.use.bound)
+        meaning = self._evaluated(of_task(task, arrays, analysis), self.effort.points, buffer, index)
+        reading = Reading(ours[index], meaning, index, spread=NEAR)
+        ratios = np.where(reading.open, np.inf, reading.ratios.reshape(-1))
+        order = np.argsort(-ratios, kind="stable")
+        asked = order[: min(computed, max(ALWAYS, int((ratios > 1).sum())))]
+        narrow = self._multiplied(call.use.bound)
+        by_machine = self._by_machine(call, buffer, reading.at(asked))
+        verdict = replace(by_machine.verdict, samples=int(ratios.size - by_machine.open.sum()))
+        return _with_range(verdict) if narrow == "float16" else verdict
+
+    def _by_machine(self, call: KernelCall, buffer: str, reading: Reading) -> Reading:
+        """The reading beside the numbers that the kernel's arithmetic gives: its derived Blocks, in the order of its
+        loops. Where products are contracted nowhere, all are rounded: what one of both gives is right."""
+        compiled = self.blueprint.scheduled[call.use.bound.task.hash]
+        analysis = self._analysis(call.use.bound)
+        readings = []
+        for contracted in (True, False):
+            machine = Machine(PLACES, analysis.short, analysis.halves, contracted)
+            expected = self._derived(call, buffer, reading.index, compiled, machine)
+            readings.append(replace(reading, expected=expected, spread=0.0))
+            if readings[-1].verdict.worst <= 1:
+                break
+        return min(readings, key=lambda r: r.verdict.worst)
+
+    def _derived(
+        self, call: KernelCall, buffer: str, index: tuple[Array, ...], compiled: Scheduled, analysis: Analysis
+    ) -> Rounded:
+        """The elements of a kernel's output by its derived Blocks."""
+        task, derived = call.use.bound.task, compiled.derived
+        names = {own.name: canonical.name for own, canonical in zip(task.buffers, compiled.task.buffers, strict=True)}
+        arrays = {names[b]: logical(derived.buffer(names[b]), data) for b, data in call.read_bytes.items()}
+        for b, data in self._constants(call).items():
+            anew = constant_data(compiled.task, compiled.candidate.stages, names[b], data)
+            arrays[names[b]] = anew.reshape(derived.buffer(names[b]).shape)
+        elements = len(call.wrote_bytes[buffer]) // DTYPES[call.placed(buffer).dtype].itemsize
+        at = index_in(call.placed(buffer), derived.buffer(names[buffer]), elements, index)
+        definitions = replace(of_task(derived, arrays, analysis), order_of=compiled.order_of)
+        return self._evaluated(definitions, MACHINE_POINTS, names[buffer], at)
+
+    def _analysis(self, bound: BoundTask) -> Analysis:
+        """The arithmetic of a Task's kernel."""
+        return Analysis(PLACES, self._multiplied(bound) == "bfloat16", half_sum(bound.task) is not None)
+
+    # --- is the schedule the model? ---------------------------------------------------------------------------------
+
+    def _traced_to_model(
+        self, call: KernelCall, buffer: str, index: tuple[Array, ...], report: KernelReport
+    ) -> KernelReport:
+        """The report with what the Tasks mean beside the imported nodes; as it is where the value is none of the
+        model's, or cannot be traced to values that are."""
+        name = call.use.bound.values[buffer]
         imported = next((g for g in self._graphs if name in g.computed), None)
         if imported is None:
-            return None
+            return report
         value = imported.graph.values[name]
-        mine = in_model(ours, value, imported.graph)
-        if mine is None:
-            return None
-        arrays = dict(self._given) if imported is self._graphs[0] else {}
-        arrays |= {call.use.bound.values[b]: array for b, array in call.read.items()}
-        for output in call.wrote:  # another engine makes all of them anew
-            arrays.pop(call.use.bound.values[output], None)
-        usable = {}
-        for model_name, array in arrays.items():
-            if model_name in imported.graph.values and imported.graph.values[model_name].data is None:
-                there = in_model(array, imported.graph.values[model_name], imported.graph)
-                if there is not None:
-                    usable[model_name] = there
+        if any(n < m for n, m in zip(call.wrote[buffer].shape, value.shape, strict=False)):
+            return report
+        given = dict(self._given) if imported is self._graphs[0] else {}
+        given |= {call.use.bound.values[b]: array for b, array in call.read.items()}
+        for output in call.wrote:
+            given.pop(call.use.bound.values[output], None)
+        usable = {n: there for n, x in given.items() if (there := _of_model(n, x, imported)) is not None}
         read = {call.use.bound.values[b] for b in call.read}
+        narrow = self._multiplied(call.use.bound)
         if not self.rounded.isdisjoint(read - usable.keys()):  # kernels before this one are evaluated too
             narrow = narrow or self._narrow
         inside = np.logical_and.reduce([i < n for i, n in zip(index, value.shape, strict=True)]) if index else None
         index = tuple(i[inside] for i in index) if index else ()
+        analysis = Analysis(FINE, narrow == "bfloat16", narrow == "float16")
+        scheduling = self._schedulings.setdefault(id(call.use.program), Scheduling(call.use.program, imported.graph))
         try:
-            meaning = self._evaluated(imported.definitions(usable, narrow), self.effort.points, name, index)
+            by_model = imported.definitions(usable, analysis, ROUNDOFF.get(narrow, 0.0))
+            model = self._evaluated(by_model, self.effort.points, name, index)
+            stored = {n: given[n] for n in usable}
+            schedule = self._evaluated(scheduling.definitions(stored, analysis), self.effort.points, name, index)
         except CannotSay:
-            return None
-        size = np.abs(meaning.value) if is_float(meaning.dtype) else np.zeros(())
-        roundoff = ROUNDOFF.get(ours.dtype.name, 0.0) if meaning.dtype != ours.dtype.name else 0.0
-        stored = roundoff * np.maximum(size, SMALLEST * (size > 0))
-        return Reading(mine[index], meaning, np.asarray(stored, np.float64), index, "model")
-
-    def _by_task(self, call: KernelCall, buffer: str, ours: Array, index: tuple[Array, ...], narrow: str) -> Reading:
-        task = call.use.bound.task
-        arrays = {**call.read, **self._constants(call)}
-        meaning = self._evaluated(of_task(task, arrays, narrow), self.effort.points, buffer, index)
-        return Reading(ours[index], meaning, np.zeros(()), index, "task")
+            return report
+        numbers = schedule.value.astype(DTYPES[schedule.dtype]) if not is_float(schedule.dtype) else schedule.value
+        if not is_float(schedule.dtype):
+            as_model = elements_in_model(numbers, value, imported.graph)
+            if as_model is None:
+                return report
+            numbers = as_model
+        sentence = disagreement(replace(schedule, value=numbers), model, index)
+        report = report.traced(name)
+        return report if sentence is None else report.with_fault(name, sentence)
 
     def _evaluated(self, definitions: Definitions, points: int, buffer: str, index: tuple[Array, ...]) -> Rounded:
         evaluator = Evaluator(definitions, points)
@@ -359,27 +425,6 @@ class Judge:
             return evaluator.elements(buffer, index)
         finally:
             self.work += evaluator.work
-
-    def _allowing(self, reading: Reading, call: KernelCall, buffer: str, compiled: Scheduled) -> Reading:
-        """The reading of a kernel by fewer multiplications, which rounds more. What is well within the bound of all
-        multiplications is right; of what is not, the derived Blocks give the bound of the farthest of each channel, or,
-        where time is over, of the farthest ones."""
-        ratios = reading.ratios.reshape(-1)
-        settled = ratios <= SETTLED
-        if settled.all():
-            return reading
-        farthest = np.argsort(-ratios, kind="stable")[: (~settled).sum()]
-        channels = self._channels.get((call.use.bound.task.hash, buffer), ())
-        if channels:
-            _, first = np.unique(reading.index[channels[0]][farthest], return_index=True)
-            farthest = farthest[np.sort(first)]
-        asked = farthest[: FARTHEST if self._late or not channels else None]
-        settled[asked] = True
-        kept = reading.at(np.flatnonzero(settled))
-        extra = np.broadcast_to(kept.extra, kept.ratios.shape).copy()
-        more = kept.ratios > SETTLED
-        extra[more] += self._more_rounding(call, buffer, tuple(i[more] for i in kept.index), compiled)
-        return replace(kept, extra=extra)
 
     @property
     def _late(self) -> bool:
@@ -396,38 +441,16 @@ class Judge:
         program, bound = call.use.program, call.use.bound
         return {b: constant_of(program, call.placed(b)) for b in bound.task.constants}
 
-    def _more_rounding(self, call: KernelCall, buffer: str, index: tuple[Array, ...], compiled: Scheduled) -> Array:
-        """How far a right kernel by minimal filtering or Strassen's products may be off: by the derived Blocks."""
-        task = call.use.bound.task
-        names = {own.name: canonical.name for own, canonical in zip(task.buffers, compiled.task.buffers, strict=True)}
-        derived = compiled.derived
-        arrays = {names[b]: logical(derived.buffer(names[b]), data) for b, data in call.read_bytes.items()}
-        for b, data in self._constants(call).items():
-            anew = constant_data(compiled.task, compiled.candidate.stages, names[b], data)
-            arrays[names[b]] = anew.reshape(derived.buffer(names[b]).shape)
-        elements = len(call.wrote_bytes[buffer]) // DTYPES[call.placed(buffer).dtype].itemsize
-        at = index_in(call.placed(buffer), derived.buffer(names[buffer]), elements, index)
-        narrow = self._multiplied(call.use.bound)
-        return np.asarray(self._evaluated(of_task(derived, arrays, narrow), 1 << 28, names[buffer], at).bound)
-
 
 def _with_range(verdict: Verdict) -> Verdict:
     """The verdict on a kernel in float16, which says so where what overflowed is wrong."""
     return replace(verdict, sentence=f"{verdict.sentence}; {OUT_OF_RANGE}") if verdict.beyond else verdict
 
 
-def _rounds_otherwise(compiled: Scheduled) -> bool:
-    """Whether a kernel is by minimal filtering or Strassen's products."""
-    return rounding_error(compiled.task, compiled.candidate.stages) > 0
-
-
-def constant_of(program: Program, placed: Placed) -> Array:
-    """The data of a constant, or of a view of one."""
-    data = program.constants[placed.root]
-    if not placed.is_view and placed.strides is None:
-        return data.reshape(placed.shape)
-    flat = np.asarray(data, order="C").reshape(-1)
-    return logical(placed, flat[placed.offset : placed.offset + placed.elements].tobytes())
+def _of_model(name: str, stored: Array, imported: Imported) -> Array | None:
+    """What is stored of a value as the model has it; None where it is none of the model's."""
+    value = imported.graph.values.get(name)
+    return None if value is None or value.data is not None else in_model(stored, value, imported.graph)
 
 
 def _random_channels(channel: int, array: Array, rng: np.random.Generator) -> Array:

@@ -20,16 +20,16 @@ from modelc.ir.expr import Var
 from modelc.ir.graph import Graph
 from modelc.ops import MEANINGS, operator_of
 from modelc.ops.operator import written
-from modelc.partition.half_sums import half_sum
 from modelc.verify.kernels.demand import Definitions, Order
 from modelc.verify.kernels.inverse import CannotSay
+from modelc.verify.kernels.rounding import Analysis
 
 Array = NDArray[Any]
 ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 
-def of_task(task: Task, arrays: Mapping[str, Array], dtype: str) -> Definitions:
-    """The meaning of `task` where its inputs are `arrays`, by its buffers' names, and its kernel multiplies `dtype`."""
+def of_task(task: Task, arrays: Mapping[str, Array], analysis: Analysis) -> Definitions:
+    """The meaning of `task` where its inputs are `arrays`, by its buffers' names."""
     writers: dict[str, list[tuple[Order, AnyBlock]]] = {}
     for number, block in enumerate(task.blocks):
         for name in written(block):
@@ -39,8 +39,7 @@ def of_task(task: Task, arrays: Mapping[str, Array], dtype: str) -> Definitions:
         declared = task.buffer(name)
         return declared.dtype, declared.shape
 
-    halves = half_sum(task) is not None
-    return Definitions(arrays, lambda name: writers.get(name, ()), buffer, MEANINGS, dtype == "bfloat16", halves=halves)
+    return Definitions(arrays, lambda name: writers.get(name, ()), buffer, MEANINGS, analysis)
 
 
 @dataclass
@@ -63,17 +62,10 @@ class Imported:
         """The values that nodes write, and which node of the Graph it is."""
         return self._producers
 
-    def definitions(self, arrays: Mapping[str, Array], dtype: str) -> Definitions:
-        """The model's meaning where the values in `arrays` are given, and kernels multiply `dtype`."""
-        return Definitions(
-            _GivenOrConstant(arrays, self),
-            self._writers,
-            self._buffer,
-            MEANINGS,
-            dtype == "bfloat16",
-            ROUNDOFF.get(dtype, 0.0),
-            dtype == "float16",
-        )
+    def definitions(self, arrays: Mapping[str, Array], analysis: Analysis, roundoff: float = 0.0) -> Definitions:
+        """The model's meaning where the values in `arrays` are given; kernels round numbers of float32 to `roundoff`
+        before they multiply them."""
+        return Definitions(_GivenOrConstant(arrays, self), self._writers, self._buffer, MEANINGS, analysis, roundoff)
 
     def _writers(self, name: str) -> Sequence[tuple[Order, AnyBlock]]:
         number = self._producers.get(name, self._owner.get(name))

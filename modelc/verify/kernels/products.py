@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from modelc.ir.block import Block
 from modelc.ir.expr import DTYPES, Expr, Load, Op, conjunction, variables, walk
-from modelc.verify.kernels.rounding import Rounded, accumulated, is_float
+from modelc.verify.kernels.rounding import Analysis, Rounded, is_float
 
 Array = NDArray[Any]
 PAIRS = 1 << 20  # products of rows that are multiplied pair by pair at once
@@ -81,10 +81,10 @@ def factors_of(block: Block) -> Factors | None:
 
 
 def matrix_products(
-    a: Rounded, b: Rounded, of_a: Array, of_b: Array, group: Array, count: int, halves: bool = False
+    a: Rounded, b: Rounded, of_a: Array, of_b: Array, group: Array, count: int, analysis: Analysis
 ) -> Rounded | None:
     """Sums of products of rows `of_a` of a and `of_b` of b, those of one group together: rows that meet most columns as
-    matrix products, the others pair by pair. `halves`: kernels add up in float16."""
+    matrix products, the others pair by pair."""
     sums = _Sums.of(count)
     order = np.argsort(group, kind="stable")
     for members in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
@@ -99,7 +99,9 @@ def matrix_products(
             sums.pair(a, b, of_a, of_b, scattered[k : k + most])
     if is_float(a.dtype):
         depth = a.value.shape[1]
-        return accumulated(sums.value, a.dtype, depth, sums.squares, sums.largest, sums.variance, sums.bias, halves)
+        return analysis.accumulated(
+            sums.value, a.dtype, depth, sums.squares, sums.largest, sums.variance, sums.bias, products=True
+        )
     if np.abs(sums.value).max(initial=0.0) >= 2.0**53:
         return None
     whole = sums.value.astype(np.int64).astype(DTYPES[a.dtype])

@@ -9,64 +9,70 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.verify.kernels.rounding import Rounded
+from modelc.verify.kernels.rounding import PLACES, TINY, Rounded, or_zero
 
 Array = NDArray[Any]
+ULPS = 4.0  # units in the last place by which two right numbers may differ
+ROUNDINGS = 16.0  # units of roundoff by which two engines may differ
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Samples against their meaning: how many, the largest distance in units of its bound, where that is and what it
-    is; `open`: of how many nothing can be told. `width` is the median of bounds in proportion to the numbers.
-    `beyond`: it is infinite, or no number, where one is expected."""
+    """Samples against the machine: how many, how many of these were computed as the kernel computes them, the largest
+    distance of one in units of what is allowed (above 1 the kernel is wrong), where that is and what it is; `open`: of
+    how many nothing can be told. `beyond`: it is infinite, or no number, where one is expected."""
 
     samples: int
     worst: float
     open: int
-    by: str
     sentence: str
-    width: float = 0.0
+    computed: int = 0
     beyond: bool = False
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a kernel wrote at `index`, and its `meaning` there `by` the model or the Task; `extra` is added to the
-    bound."""
+    """What a kernel wrote at `index`, and what is expected there. `spread`: so many standard deviations of roundings
+    are near."""
 
     numbers: Array
-    meaning: Rounded
-    extra: Array
+    expected: Rounded
     index: tuple[Array, ...]
-    by: str
+    spread: float = 0.0
 
     def at(self, chosen: Array) -> Reading:
         """Some of the samples, by their numbers; of a result without dimensions, which is one sample, itself."""
         if not self.index:
             return self
-        m = self.meaning
-        sigma, bias = (None if e is None else np.broadcast_to(e, m.value.shape)[chosen] for e in (m.sigma, m.bias))
-        meaning = Rounded(m.value[chosen], m.dtype, sigma, bias)
-        extra = self.extra[chosen] if self.extra.ndim else self.extra
+        e = self.expected
+        sigma, bias = (None if x is None else np.broadcast_to(x, e.value.shape)[chosen] for x in (e.sigma, e.bias))
+        expected = Rounded(e.value[chosen], e.dtype, sigma, bias)
         return replace(
-            self,
-            numbers=self.numbers[chosen],
-            meaning=meaning,
-            extra=extra,
-            index=tuple(i[chosen] for i in self.index),
+            self, numbers=self.numbers[chosen], expected=expected, index=tuple(i[chosen] for i in self.index)
         )
 
     @cached_property
-    def limit(self) -> Array:
-        """How far a right number may be away."""
-        return np.broadcast_to(self.meaning.bound + self.extra, self.meaning.value.shape)
+    def allowed(self) -> Array:
+        """How far each number may be away."""
+        shape, dtype = self.expected.value.shape, self.numbers.dtype.name
+        allowed = self.spread * or_zero(self.expected.sigma)
+        if not self.spread:
+            allowed = allowed + or_zero(self.expected.bias)
+        if dtype in PLACES:
+            allowed = allowed + ULPS * 2.0 ** -PLACES[dtype] * np.abs(self.expected.value) + 2 * TINY[dtype]
+        return np.broadcast_to(np.asarray(allowed, np.float64), shape)
+
+    @cached_property
+    def open(self) -> Array:
+        """Of which numbers nothing can be told."""
+        far = np.broadcast_to(np.asarray(or_zero(self.expected.bias)), self.expected.value.shape)
+        return np.asarray(~np.isfinite(far))
 
     @cached_property
     def ratios(self) -> Array:
-        """How far each number is away, in units of its limit; 0 where nothing can be told."""
-        numbers, wanted = self.numbers, self.meaning.value
-        whole = numbers.dtype.kind in "biu"
-        if whole:
+        """How far each number is away, in units of what is allowed; 0 where nothing can be told."""
+        numbers, wanted = self.numbers, self.expected.value
+        if numbers.dtype.kind in "biu":
             apart = np.abs(numbers.astype(np.float64) - wanted.astype(np.float64))
             apart = np.where(numbers == wanted, 0.0, np.maximum(apart, 1.0))
         else:
@@ -74,24 +80,31 @@ class Reading:
             same = (numbers == wanted) | (np.isnan(numbers) & np.isnan(wanted))
             apart = np.where(same, 0.0, np.abs(numbers - wanted))
         with np.errstate(all="ignore"):  # nothing is within a limit of 0
-            ratios = np.where(~np.isfinite(self.limit) | (apart == 0), 0.0, apart / np.maximum(self.limit, 0.0))
-        if whole:  # a step at a tie is no distance
-            ratios = np.where(ratios <= 1, 0.0, ratios)
+            ratios = np.where(self.open | (apart == 0), 0.0, apart / np.maximum(self.allowed, 0.0))
         return np.where(np.isnan(ratios), np.inf, ratios)
 
     @cached_property
     def verdict(self) -> Verdict:
-        ratios, wanted = self.ratios, self.meaning.value
+        ratios, wanted = self.ratios, self.expected.value
         if not ratios.size:
-            return Verdict(0, 0.0, 0, self.by, "")
+            return Verdict(0, 0.0, 0, "")
         k = int(np.argmax(ratios))
         place = [int(i[k]) for i in self.index]
-        number, expected, limit = (float(x.reshape(-1)[k]) for x in (self.numbers, wanted, self.limit))
+        number, expected, limit = (float(x.reshape(-1)[k]) for x in (self.numbers, wanted, self.allowed))
         sentence = f"at {place}: {number:.9g}, expected {expected:.9g} within {limit:.2g}"
-        open_ = ~np.isfinite(self.limit)
-        compared = (wanted != 0) & ~open_
-        widths = self.limit[compared] / np.abs(wanted[compared].astype(np.float64))
-        width = float(np.median(widths)) if widths.size else 0.0
-        judged = int(ratios.size - open_.sum())
         beyond = bool(np.isfinite(expected) and not np.isfinite(number))
-        return Verdict(judged, float(ratios.reshape(-1)[k]), int(open_.sum()), self.by, sentence, width, beyond)
+        judged = int(ratios.size - self.open.sum())
+        return Verdict(judged, float(ratios.reshape(-1)[k]), int(self.open.sum()), sentence, judged, beyond)
+
+
+def beyond_roundoff(ours: Array, theirs: Array) -> NDArray[np.bool_]:
+    """Which numbers of two engines are apart by more than single roundings may leave, at the scale of all of them;
+    whole numbers that are not equal."""
+    if theirs.dtype.kind in "biu":
+        return np.asarray(ours != theirs)
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    finite = b[np.isfinite(b)]
+    scale = float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
+    with np.errstate(all="ignore"):
+        near = np.abs(a - b) <= ROUNDINGS * 2.0 ** -PLACES[theirs.dtype.name] * np.maximum(np.abs(b), scale)
+        return np.asarray(~(near | (a == b) | (np.isnan(a) & np.isnan(b))))

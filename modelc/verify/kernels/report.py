@@ -47,10 +47,11 @@ class Silence:
 
 @dataclass(frozen=True)
 class KernelReport:
-    """One kernel: the values that it writes, how many `samples` of them were judged in how many `calls`, by what
-    (`model`: the imported nodes; `task`: the Task's Blocks). `worst` is the largest distance from the meaning, in units
-    of its bound: above 1 the kernel is wrong. Of `open` samples nothing can be told, of `unjudged` values the reason
-    why nothing could. `faults` say what is wrong, by value."""
+    """One kernel: the values that it writes, how many `samples` of them were judged in how many `calls`, and how many
+    of these `computed` as the machine code computes them. `worst` is the largest distance of one, in units of what is
+    allowed: above 1 the kernel is wrong. `by` lists the values whose Tasks were compared with the imported nodes. Of
+    `open` samples nothing can be told, of `unjudged` values the reason why nothing could. `faults` say what is wrong,
+    by value; those of `numbers` are of the machine code."""
 
     kernel: str
     nodes: tuple[str, ...]
@@ -58,8 +59,10 @@ class KernelReport:
     open: int = 0
     worst: float = 0.0
     calls: int = 0
+    computed: int = 0
     by: tuple[str, ...] = ()
     faults: Mapping[str, str] = field(default_factory=dict)
+    numbers: tuple[str, ...] = ()
     unjudged: Mapping[str, str] = field(default_factory=dict)
     silences: Mapping[str, Silence] = field(default_factory=dict, compare=False)
 
@@ -80,13 +83,28 @@ class KernelReport:
         report = replace(
             self,
             samples=self.samples + verdict.samples,
+            computed=self.computed + verdict.computed,
             open=self.open + verdict.open,
             worst=max(self.worst, verdict.worst),
-            by=tuple(dict.fromkeys((*self.by, verdict.by))),
         )
         if verdict.worst <= 1:
             return report
-        return replace(report, faults={**self.faults, value: f"{verdict.sentence} (by the {verdict.by})"})
+        faults = {**self.faults, value: f"{verdict.sentence}, as the kernel computes it"}
+        return replace(report, faults=faults, numbers=(*self.numbers, value))
+
+    def traced(self, value: str) -> KernelReport:
+        """The Tasks that make `value` were compared with the imported nodes."""
+        return replace(self, by=tuple(dict.fromkeys((*self.by, value))))
+
+    def cleared(self, value: str) -> KernelReport:
+        """The numbers of `value` are those of another engine to roundoff, and so not wrong."""
+        faults = {name: fault for name, fault in self.faults.items() if name != value}
+        return replace(
+            self,
+            faults=faults,
+            numbers=tuple(name for name in self.numbers if name != value),
+            worst=min(self.worst, 1.0) if not faults else self.worst,
+        )
 
     @property
     def silent(self) -> dict[str, tuple[int, int]]:
@@ -103,6 +121,7 @@ class KernelReport:
             "open": self.open,
             "worst": self.worst,
             "calls": self.calls,
+            "computed": self.computed,
             "by": list(self.by),
             "faults": dict(self.faults),
             "unjudged": dict(self.unjudged),
@@ -120,8 +139,10 @@ class KernelReport:
             open=self.open + other.open,
             worst=max(self.worst, other.worst),
             calls=self.calls + other.calls,
+            computed=self.computed + other.computed,
             by=tuple(dict.fromkeys((*self.by, *other.by))),
             faults={**other.faults, **self.faults},
+            numbers=tuple(dict.fromkeys((*self.numbers, *other.numbers))),
             unjudged={**other.unjudged, **self.unjudged},
             silences=silences,
         )

@@ -1,21 +1,25 @@
 """Numbers with what rounding may have done to them: the running error analysis of scalar operations.
 
-A kernel computes in float32 (or less) what a Block means in real numbers. `Rounded` holds the meaning in float64 beside
-a bound of how far a right kernel may be from it, in two parts that are carried through every operation to first order:
+`Rounded` holds numbers in float64 beside how large the roundings of an arithmetic are, in two parts that are carried
+through every operation to first order:
 
     sigma   the standard deviation of roundings, taken for independent: they add in quadrature
     bias    what polynomials of exp, erf, ... are off by, and what a rounding at a tie may change: adds up linearly
 
 (J. H. Wilkinson, Rounding Errors in Algebraic Processes, section 1; N. J. Higham and T. Mary, A New Approach to
-Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41(5), 2019, for the quadrature.) A number is right within
-`bias + SIGMAS * sigma`. What jumps (floor, round, casts to whole numbers, comparisons) is exact where the jump is
-farther away than that, and may be on either side elsewhere. Whole numbers and moved data carry no error.
+Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41(5), 2019, for the quadrature.) What jumps (floor, round,
+casts to whole numbers, comparisons) is exact where the jump is farther away than `bias + SIGMAS * sigma`, and may be on
+either side elsewhere. Whole numbers, moved data and results that need no rounding carry no error.
+
+The size of roundings decides nothing by itself: roundings of like numbers are not independent. It says which numbers a
+kernel's own arithmetic is asked about (machine.py), and, at the roundoff of FINE, whether two computations in float64
+are the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +32,7 @@ Array = NDArray[Any]
 SIGMAS = 8.0  # a normal variable is farther away once in 10^15 draws
 PLACES = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}  # digits of a significand
 TINY = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-24, "bfloat16": 2.0**-126}
+FINE = {**PLACES, "float64": 33, "float32": 33}  # of computations in float64, which agree far better than so
 LARGEST = {name: float(np.finfo(DTYPES[name]).max) for name in ("float64", "float32", "float16")}
 LARGEST["bfloat16"] = float((2 - 2.0**-7) * 2.0**127)
 
@@ -99,64 +104,18 @@ def exact(array: Array, dtype: str | None = None) -> Rounded:
     return Rounded(array.astype(np.float64) if is_float(name) else array, name)
 
 
-def within_range(x: Rounded) -> Rounded:
-    """What is too large for its dtype is infinite."""
-    if not is_float(x.dtype) or x.dtype == "float64":
-        return x
-    limit = LARGEST[x.dtype]
-    beyond = np.abs(x.value) > limit
-    if not beyond.any():
-        return x
-    close = np.isfinite(x.value) & (np.abs(np.abs(x.value) - limit) <= x.bound + limit * 2.0 ** -PLACES[x.dtype])
-    bias = np.where(close, np.inf, 0.0 if x.bias is None else x.bias)
-    return Rounded(np.where(beyond, np.copysign(np.inf, x.value), x.value), x.dtype, x.sigma, bias)
-
-
 def _square(x: Array | None) -> Array | float:
     return 0.0 if x is None else x * x
 
 
-def _or_zero(x: Array | None) -> Array | float:
+def or_zero(x: Array | None) -> Array | float:
     return 0.0 if x is None else x
-
-
-def rounded_once(value: Array, dtype: str, variance: Array | float, bias: Array | float | None) -> Rounded:
-    """A result of `dtype` whose operands leave `variance` and `bias`, rounded once."""
-    far = 0.0 if bias is None else bias
-    size = np.abs(value) + far  # of what it may be, which is rounded too
-    sigma = np.sqrt(variance + _square(2.0 ** -PLACES[dtype] * size))
-    floor = far + TINY[dtype]
-    return within_range(
-        Rounded(value, dtype, _without_nan(sigma, value), _without_nan(floor + np.zeros_like(value), value))
-    )
 
 
 def _without_nan(error: Array, value: Array) -> Array:
     """An error that is no number where the value is one says that nothing can be told; of an infinity or NaN that exact
     operands give, there is no error."""
     return np.where(np.isfinite(value), np.where(np.isnan(error), np.inf, error), 0.0)
-
-
-def operate(e: Op, args: Sequence[Rounded], short: bool = False) -> Rounded:
-    """The operation `e` on numbers with errors. `short`: functions may be those for results in bfloat16."""
-    if e.name in ("cast", "bits"):
-        assert e.dtype is not None
-        return _bits(args[0], e.dtype) if e.name == "bits" else cast(args[0], e.dtype)
-    if e.name == "select":
-        return _selected(*args)
-    if e.name == "claim":
-        return args[0]
-    if all(a.exact for a in args) and not (is_float(args[-1].dtype) and e.name not in _EXACT_ON_EXACT):
-        return _exactly(e, args)
-    if e.name in COMPARISONS:
-        return _compared(e, args)
-    if e.name in LOGIC or e.name == "not":
-        return _logic(e, args)
-    if e.name in ("isnan", "isinf"):
-        return exact(OPERATIONS[e.name].meaning(args[0].value), "bool")
-    if not is_float(args[0].dtype):
-        return _whole(e, args)
-    return _real(e, args, short)
 
 
 _EXACT_ON_EXACT = EXACT | JUMPING | COMPARISONS | LOGIC
@@ -168,36 +127,9 @@ def _exactly(e: Op, args: Sequence[Rounded]) -> Rounded:
     return Rounded(value.astype(np.float64 if is_float(dtype) else DTYPES[dtype], copy=False), dtype)
 
 
-def _real(e: Op, args: Sequence[Rounded], short: bool) -> Rounded:
-    dtype = args[0].dtype
-    value = np.asarray(OPERATIONS[e.name].meaning(*(a.value for a in args)), np.float64)
-    if e.name in ("max", "min"):
-        return _lipschitz(value, dtype, args)
-    if e.name in ("neg", "abs"):
-        return Rounded(value, dtype, args[0].sigma, args[0].bias)
-    if e.name in JUMPING:
-        return Rounded(value, dtype, None, _jump(lambda x: np.asarray(OPERATIONS[e.name].meaning(x)), args[0], value))
-    if e.name in ("mod", "fmod"):
-        return _remainder(e, args, value)
-    slopes = _SLOPES[e.name](value, *(a.value for a in args)) if e.name in _SLOPES else None
-    if slopes is None:
-        return _by_difference(e, args, value, short)
-    variance: Array | float = 0.0
-    bias: Array | float = 0.0
-    for slope, a in zip(slopes, args, strict=True):
-        variance = variance + (0.0 if a.sigma is None else _product(slope, a.sigma) ** 2)
-        bias = bias + (0.0 if a.bias is None else _product(np.abs(slope), a.bias))
-    rounded = rounded_once(value, dtype, variance, bias)
-    if e.name not in ("add", "sub"):
-        return rounded
-    whole = _are_whole(args[0]) & _are_whole(args[1]) & (np.abs(value) + bias < 2.0 ** PLACES[dtype])
-    sigma, bias = np.where(whole, 0.0, _or_zero(rounded.sigma)), np.where(whole, bias, _or_zero(rounded.bias))
-    return replace(rounded, sigma=sigma, bias=bias)
-
-
 def _are_whole(x: Rounded) -> NDArray[np.bool_]:
     """Which numbers are whole, and so are those that a jump may have made of them: sums of such are not rounded."""
-    unrounded = (_or_zero(x.sigma) == 0) & (_or_zero(x.bias) == np.rint(_or_zero(x.bias)))
+    unrounded = (or_zero(x.sigma) == 0) & (or_zero(x.bias) == np.rint(or_zero(x.bias)))
     return np.asarray((x.value == np.rint(x.value)) & unrounded)
 
 
@@ -206,15 +138,11 @@ def _product(a: Array, b: Array) -> Array:
     return np.where((a == 0) | (b == 0), 0.0, a * b)
 
 
-def _second_order(a: Rounded, relative: Array) -> Array:
-    return np.where(relative < 0.5, 1.0, np.inf)
-
-
 def _quotient(value: Array, a: Array, b: Array) -> tuple[Array, Array]:
     return 1 / b, value / b
 
 
-_SLOPES: dict[str, Callable[..., tuple[Array, ...]]] = {
+SLOPES: dict[str, Callable[..., tuple[Array, ...]]] = {
     "add": lambda value, a, b: (np.ones(()), np.ones(())),
     "sub": lambda value, a, b: (np.ones(()), np.ones(())),
     "mul": lambda value, a, b: (b, a),
@@ -222,33 +150,20 @@ _SLOPES: dict[str, Callable[..., tuple[Array, ...]]] = {
 }
 
 
-def _by_difference(e: Op, args: Sequence[Rounded], value: Array, short: bool) -> Rounded:
-    """A function whose errors are those of its polynomial, and what its operands' errors change."""
-    meaning, dtype = OPERATIONS[e.name].meaning, args[0].dtype
-    variance: Array | float = 0.0
-    bias: Array | float = 0.0
-    for k, a in enumerate(args):
-        for error, spread in ((a.sigma, True), (a.bias, False)):
-            if error is None:
-                continue
-            moved = np.zeros(np.broadcast_shapes(value.shape, error.shape))
-            for sign in (1.0, -1.0):
-                shifted = [x.value + sign * error if i == k else x.value for i, x in enumerate(args)]
-                moved = np.maximum(moved, np.abs(np.asarray(meaning(*shifted)) - value))
-            if e.name in PERIODIC:  # two points a period apart are alike, and what is between is not
-                moved = np.where(error < WITHIN_PERIOD, moved, PERIODIC[e.name])
-            moved = np.where(np.isnan(moved) & (error == 0), 0.0, moved)
-            variance, bias = (variance + moved**2, bias) if spread else (variance, bias + moved)
-    roundoff = 2.0 ** -PLACES["float32" if dtype in ("float16", "bfloat16") else dtype]
-    relative, absolute = POLYNOMIAL.get(e.name, (4, 0))
-    off = roundoff * (relative * (np.abs(value) + bias) + absolute)
-    if short and e.name in SHORT:
-        off = off + SHORT_POLYNOMIAL * np.abs(value)
-    if e.name == "pow":  # exp(b * log(a)): the argument's own rounding grows with it
-        with np.errstate(all="ignore"):
-            power = np.abs(args[1].value * np.log(np.abs(args[0].value)))
-        off = off + roundoff * np.where(np.isfinite(power), power, 0.0) * np.abs(value) * 4
-    return rounded_once(value, dtype, variance, bias + off)
+def passed_on(e: Op, args: Sequence[Rounded], value: Array) -> tuple[Array, Array]:
+    """What the operands' errors come to in a sum, difference, product or quotient: variance and bias."""
+    variance, bias = np.zeros(value.shape), np.zeros(value.shape)
+    for slope, a in zip(SLOPES[e.name](value, *(a.value for a in args)), args, strict=True):
+        if a.sigma is not None:
+            variance = variance + _product(slope, a.sigma) ** 2
+        if a.bias is not None:
+            bias = bias + _product(np.abs(slope), a.bias)
+    return variance, bias
+
+
+def has_digits_of(value: Array, dtype: str) -> NDArray[np.bool_]:
+    """Which numbers a float dtype has as they are."""
+    return np.asarray(value == value.astype(DTYPES[dtype]).astype(np.float64))
 
 
 def _lipschitz(value: Array, dtype: str, args: Sequence[Rounded]) -> Rounded:
@@ -264,7 +179,7 @@ def _lipschitz(value: Array, dtype: str, args: Sequence[Rounded]) -> Rounded:
         if mine is None and theirs is None:
             parts.append(None)
             continue
-        my_error, their_error = (np.broadcast_to(_or_zero(x), value.shape) for x in (mine, theirs))
+        my_error, their_error = (np.broadcast_to(or_zero(x), value.shape) for x in (mine, theirs))
         parts.append(np.where(near, np.maximum(my_error, their_error), np.where(first, my_error, their_error)))
     return Rounded(value, dtype, *parts)
 
@@ -277,13 +192,6 @@ def _jump(step: Callable[[Array], Array], x: Rounded, value: Array) -> Array | N
         far = np.maximum(*apart)
     far = np.where(np.isfinite(reach), np.where(np.isnan(far), 0.0, far), np.inf)
     return far if far.any() else None
-
-
-def _remainder(e: Op, args: Sequence[Rounded], value: Array) -> Rounded:
-    a, b = args
-    reach = a.bound + np.abs(np.trunc(a.value / b.value)) * b.bound
-    edge = np.minimum(np.abs(value), np.abs(np.abs(b.value) - np.abs(value))) <= reach
-    return rounded_once(value, a.dtype, 0.0, np.where(edge & (reach > 0), np.abs(b.value) + reach, reach))
 
 
 def _compared(e: Op, args: Sequence[Rounded]) -> Rounded:
@@ -315,7 +223,7 @@ def _whole(e: Op, args: Sequence[Rounded]) -> Rounded:
     """Whole numbers that a rounding before may have moved by some."""
     value = np.asarray(OPERATIONS[e.name].meaning(*(a.value for a in args))).astype(DTYPES[args[0].dtype], copy=False)
     numbers = [np.asarray(a.value, np.float64) for a in args]
-    errors = [np.asarray(_or_zero(a.bias), np.float64) for a in args]
+    errors = [np.asarray(or_zero(a.bias), np.float64) for a in args]
     if e.name in ("add", "sub"):
         bias = errors[0] + errors[1]
     elif e.name == "mul":
@@ -334,7 +242,7 @@ def _selected(condition: Rounded, then: Rounded, otherwise: Rounded) -> Rounded:
     value = np.where(chosen, then.value, otherwise.value)
     parts: list[Array | None] = []
     for a, b in ((then.sigma, otherwise.sigma), (then.bias, otherwise.bias)):
-        merged = None if a is None and b is None else np.where(chosen, _or_zero(a), _or_zero(b))
+        merged = None if a is None and b is None else np.where(chosen, or_zero(a), or_zero(b))
         parts.append(None if merged is None else np.broadcast_to(merged, value.shape))
     sigma, bias = parts
     if condition.bias is not None:  # either arm may have been taken
@@ -342,30 +250,8 @@ def _selected(condition: Rounded, then: Rounded, otherwise: Rounded) -> Rounded:
             jump = np.abs(np.asarray(then.value, np.float64) - np.asarray(otherwise.value, np.float64))
         jump = np.where(np.isnan(jump), np.inf, jump) + then.bound + otherwise.bound
         same = np.broadcast_to(np.asarray(then.value == otherwise.value), jump.shape) & then.exact & otherwise.exact
-        bias = _or_zero(bias) + np.where((condition.bias > 0) & ~same, jump, 0.0)
+        bias = or_zero(bias) + np.where((condition.bias > 0) & ~same, jump, 0.0)
     return Rounded(value, then.dtype, sigma, bias)
-
-
-def cast(x: Rounded, dtype: str) -> Rounded:
-    """`x` converted: to a wider float as it is, to a narrower one rounded, to whole numbers by its steps."""
-    if dtype == x.dtype:
-        return x
-    source_float, target_float = is_float(x.dtype), is_float(dtype)
-    if x.exact:
-        native = x.value.astype(DTYPES[x.dtype]) if source_float else x.value
-        return exact(np.asarray(converted(native, DTYPES[dtype])), dtype)
-    if target_float:
-        if source_float and PLACES[dtype] >= PLACES[x.dtype]:
-            return within_range(Rounded(x.value, dtype, x.sigma, x.bias))
-        return rounded_once(np.asarray(x.value, np.float64), dtype, _square(x.sigma), x.bias)
-    if dtype in NARROW_FLOATS or x.dtype in NARROW_FLOATS:
-        return Rounded(np.asarray(converted(x.value, DTYPES[dtype])), dtype, None, np.full(x.value.shape, np.inf))
-
-    def step(numbers: Array) -> Array:
-        return np.asarray(converted(np.asarray(numbers), DTYPES[dtype]))
-
-    value = step(x.value)
-    return Rounded(value, dtype, None, _jump(step, x, value.astype(np.float64)))
 
 
 def _bits(x: Rounded, dtype: str) -> Rounded:
@@ -375,59 +261,6 @@ def _bits(x: Rounded, dtype: str) -> Rounded:
     if x.exact:
         return plain
     return Rounded(plain.value, dtype, None, np.where(x.bound > 0, np.inf, 0.0) + np.zeros(value.shape))
-
-
-# --- reductions -----------------------------------------------------------------------------------------------------
-
-
-def summed(terms: Rounded, axis: int, halves: bool = False) -> Rounded:
-    """The sum of `terms` along `axis`, in any order; `halves`: in float16. Roundings of partial sums are as large as
-    these (natural order tells how large they get), and at least as those of a random walk of the terms."""
-    count = terms.value.shape[axis]
-    if not is_float(terms.dtype):
-        total = np.asarray(terms.value.sum(axis=axis, dtype=terms.value.dtype))
-        return Rounded(total, terms.dtype, None, None if terms.bias is None else terms.bias.sum(axis=axis))
-    value = terms.value.sum(axis=axis)
-    variance = 0.0 if terms.sigma is None else (terms.sigma**2).sum(axis=axis)
-    bias = 0.0 if terms.bias is None else terms.bias.sum(axis=axis)
-    largest = np.abs(np.cumsum(terms.value, axis=axis)).max(axis=axis, initial=0.0)
-    squares = (terms.value**2).sum(axis=axis)
-    return accumulated(value, terms.dtype, count, squares, largest, variance, bias, halves)
-
-
-def accumulated(
-    value: Array,
-    dtype: str,
-    count: int,
-    squares: Array,
-    largest: Array,
-    variance: Array | float,
-    bias: Array | float,
-    halves: bool = False,
-) -> Rounded:
-    """A sum of `count` terms: `squares` of these added up, `largest` of its partial sums. Sums of half-width floats are
-    in float32 in a kernel, or rounded to their dtype where the model says so by its casts; unless `halves`: then those
-    of products are in float16."""
-    places = PLACES["float16" if halves else "float32" if dtype in ("float16", "bfloat16") else dtype]
-    own = 2.0 ** (-2 * places) / 3 * count * (largest**2 + squares)  # a rounding is uniform within a unit of roundoff
-    if halves:
-        bias = bias + count * TINY["float16"]
-    return rounded_once(value, dtype, variance + own, bias + count * TINY[dtype])
-
-
-def multiplied(terms: Rounded, axis: int) -> Rounded:
-    """The product of `terms` along `axis`."""
-    value = np.asarray(terms.value.prod(axis=axis))
-    if not is_float(terms.dtype):
-        open_ = None if terms.bias is None else np.where(terms.bias.any(axis=axis), np.inf, 0.0)
-        return Rounded(value.astype(terms.value.dtype), terms.dtype, None, open_)
-    with np.errstate(all="ignore"):
-        relative = (
-            0.0 if terms.sigma is None else np.nan_to_num((terms.sigma / np.abs(terms.value)) ** 2).sum(axis=axis)
-        )
-        far = 0.0 if terms.bias is None else np.nan_to_num(terms.bias / np.abs(terms.value)).sum(axis=axis)
-    count = terms.value.shape[axis] * 2.0 ** (-2 * PLACES[terms.dtype])
-    return rounded_once(value, terms.dtype, (relative + count) * value**2, far * np.abs(value))
 
 
 def extreme(terms: Rounded, axis: int, greatest: bool) -> Rounded:
@@ -444,3 +277,197 @@ def extreme(terms: Rounded, axis: int, greatest: bool) -> Rounded:
         for part in (terms.sigma, terms.bias)
     ]
     return Rounded(value, terms.dtype, *parts)
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """How large the roundings of an arithmetic are that has so many `places`, binary digits, by float dtype; values are
+    those of real numbers. `short`: functions may be those for results in bfloat16; `halves`: products are added up in
+    float16."""
+
+    places: Mapping[str, int] = field(default_factory=lambda: PLACES)
+    short: bool = False
+    halves: bool = False
+
+    def operate(self, e: Op, args: Sequence[Rounded]) -> Rounded:
+        """The operation `e` on numbers with errors."""
+        if e.name in ("cast", "bits"):
+            assert e.dtype is not None
+            return _bits(args[0], e.dtype) if e.name == "bits" else self.cast(args[0], e.dtype)
+        if e.name == "select":
+            return _selected(*args)
+        if e.name == "claim":
+            return args[0]
+        if all(a.exact for a in args) and not (is_float(args[-1].dtype) and e.name not in _EXACT_ON_EXACT):
+            return _exactly(e, args)
+        if e.name in COMPARISONS:
+            return _compared(e, args)
+        if e.name in LOGIC or e.name == "not":
+            return _logic(e, args)
+        if e.name in ("isnan", "isinf"):
+            return exact(OPERATIONS[e.name].meaning(args[0].value), "bool")
+        if not is_float(args[0].dtype):
+            return _whole(e, args)
+        return self.real(e, args)
+
+    def cast(self, x: Rounded, dtype: str) -> Rounded:
+        """`x` converted: to a wider float as it is, to a narrower one rounded, to whole numbers by its steps."""
+        if dtype == x.dtype:
+            return x
+        source_float, target_float = is_float(x.dtype), is_float(dtype)
+        if x.exact:
+            native = x.value.astype(DTYPES[x.dtype]) if source_float else x.value
+            return exact(np.asarray(converted(native, DTYPES[dtype])), dtype)
+        if target_float:
+            if source_float and PLACES[dtype] >= PLACES[x.dtype]:
+                return self.within_range(Rounded(x.value, dtype, x.sigma, x.bias))
+            return self.rounded_once(np.asarray(x.value, np.float64), dtype, _square(x.sigma), x.bias)
+        if dtype in NARROW_FLOATS or x.dtype in NARROW_FLOATS:
+            return Rounded(np.asarray(converted(x.value, DTYPES[dtype])), dtype, None, np.full(x.value.shape, np.inf))
+
+        def step(numbers: Array) -> Array:
+            return np.asarray(converted(np.asarray(numbers), DTYPES[dtype]))
+
+        value = step(x.value)
+        return Rounded(value, dtype, None, _jump(step, x, value.astype(np.float64)))
+
+    def real(self, e: Op, args: Sequence[Rounded]) -> Rounded:
+        """An operation on floats of which some rounding follows."""
+        dtype = args[0].dtype
+        value = np.asarray(OPERATIONS[e.name].meaning(*(a.value for a in args)), np.float64)
+        if e.name in ("max", "min"):
+            return _lipschitz(value, dtype, args)
+        if e.name in ("neg", "abs"):
+            return Rounded(value, dtype, args[0].sigma, args[0].bias)
+        if e.name in JUMPING:
+            return Rounded(
+                value, dtype, None, _jump(lambda x: np.asarray(OPERATIONS[e.name].meaning(x)), args[0], value)
+            )
+        if e.name in ("mod", "fmod"):
+            return self._remainder(args, value)
+        if e.name in SLOPES:
+            return self.sloped(e, args, value)
+        return self.by_difference(e, args, value)
+
+    def sloped(self, e: Op, args: Sequence[Rounded], value: Array) -> Rounded:
+        """A sum, difference, product or quotient. Where no operand was rounded and the result has the digits of its
+        dtype, it is not rounded either: a quotient that is a tie stays one."""
+        variance, bias = passed_on(e, args, value)
+        rounded = self.rounded_once(value, args[0].dtype, variance, bias)
+        unrounded = (variance == 0) & (bias == 0) & has_digits_of(value, args[0].dtype)
+        if e.name in ("add", "sub"):
+            reach = 2.0 ** self.places[args[0].dtype]
+            unrounded |= _are_whole(args[0]) & _are_whole(args[1]) & (np.abs(value) + bias < reach)
+        if unrounded.all() and not bias.any():
+            return Rounded(rounded.value, rounded.dtype)
+        sigma, bias = np.where(unrounded, 0.0, or_zero(rounded.sigma)), np.where(unrounded, bias, or_zero(rounded.bias))
+        return replace(rounded, sigma=sigma, bias=bias)
+
+    def by_difference(self, e: Op, args: Sequence[Rounded], value: Array) -> Rounded:
+        """A function whose errors are those of its polynomial, and what its operands' errors change."""
+        meaning, dtype = OPERATIONS[e.name].meaning, args[0].dtype
+        variance: Array | float = 0.0
+        bias: Array | float = 0.0
+        for k, a in enumerate(args):
+            for error, spread in ((a.sigma, True), (a.bias, False)):
+                if error is None:
+                    continue
+                moved = np.zeros(np.broadcast_shapes(value.shape, error.shape))
+                for sign in (1.0, -1.0):
+                    shifted = [x.value + sign * error if i == k else x.value for i, x in enumerate(args)]
+                    moved = np.maximum(moved, np.abs(np.asarray(meaning(*shifted)) - value))
+                if e.name in PERIODIC:  # two points a period apart are alike, and what is between is not
+                    moved = np.where(error < WITHIN_PERIOD, moved, PERIODIC[e.name])
+                moved = np.where(np.isnan(moved) & (error == 0), 0.0, moved)
+                variance, bias = (variance + moved**2, bias) if spread else (variance, bias + moved)
+        roundoff = 2.0 ** -self.places["float32" if dtype in ("float16", "bfloat16") else dtype]
+        relative, absolute = POLYNOMIAL.get(e.name, (4, 0))
+        off = roundoff * (relative * (np.abs(value) + bias) + absolute)
+        if self.short and e.name in SHORT:
+            off = off + SHORT_POLYNOMIAL * np.abs(value)
+        if e.name == "pow":  # exp(b * log(a)): the argument's own rounding grows with it
+            with np.errstate(all="ignore"):
+                power = np.abs(args[1].value * np.log(np.abs(args[0].value)))
+            off = off + roundoff * np.where(np.isfinite(power), power, 0.0) * np.abs(value) * 4
+        return self.rounded_once(value, dtype, variance, bias + off)
+
+    def _remainder(self, args: Sequence[Rounded], value: Array) -> Rounded:
+        a, b = args
+        reach = a.bound + np.abs(np.trunc(a.value / b.value)) * b.bound
+        edge = np.minimum(np.abs(value), np.abs(np.abs(b.value) - np.abs(value))) <= reach
+        return self.rounded_once(value, a.dtype, 0.0, np.where(edge & (reach > 0), np.abs(b.value) + reach, reach))
+
+    def rounded_once(self, value: Array, dtype: str, variance: Array | float, bias: Array | float | None) -> Rounded:
+        """A result of `dtype` whose operands leave `variance` and `bias`, rounded once."""
+        far = 0.0 if bias is None else bias
+        size = np.abs(value) + far  # of what it may be, which is rounded too
+        sigma = np.sqrt(variance + _square(2.0 ** -self.places[dtype] * size))
+        floor = far + TINY[dtype]
+        return self.within_range(
+            Rounded(value, dtype, _without_nan(sigma, value), _without_nan(floor + np.zeros_like(value), value))
+        )
+
+    def within_range(self, x: Rounded) -> Rounded:
+        """What is too large for its dtype is infinite."""
+        if not is_float(x.dtype) or x.dtype == "float64":
+            return x
+        limit = LARGEST[x.dtype]
+        beyond = np.abs(x.value) > limit
+        if not beyond.any():
+            return x
+        close = np.isfinite(x.value) & (
+            np.abs(np.abs(x.value) - limit) <= x.bound + limit * 2.0 ** -self.places[x.dtype]
+        )
+        bias = np.where(close, np.inf, 0.0 if x.bias is None else x.bias)
+        return Rounded(np.where(beyond, np.copysign(np.inf, x.value), x.value), x.dtype, x.sigma, bias)
+
+    def summed(self, terms: Rounded, axis: int, products: bool = False) -> Rounded:
+        """The sum of `terms` along `axis`, in any order; `products`: of products. Roundings of partial sums are as
+        large as these (natural order tells how large they get), and at least as those of a random walk of the terms."""
+        count = terms.value.shape[axis]
+        if not is_float(terms.dtype):
+            total = np.asarray(terms.value.sum(axis=axis, dtype=terms.value.dtype))
+            return Rounded(total, terms.dtype, None, None if terms.bias is None else terms.bias.sum(axis=axis))
+        value = terms.value.sum(axis=axis)
+        variance = 0.0 if terms.sigma is None else (terms.sigma**2).sum(axis=axis)
+        bias = 0.0 if terms.bias is None else terms.bias.sum(axis=axis)
+        largest = np.abs(np.cumsum(terms.value, axis=axis)).max(axis=axis, initial=0.0)
+        squares = (terms.value**2).sum(axis=axis)
+        return self.accumulated(value, terms.dtype, count, squares, largest, variance, bias, products)
+
+    def accumulated(
+        self,
+        value: Array,
+        dtype: str,
+        count: int,
+        squares: Array,
+        largest: Array,
+        variance: Array | float,
+        bias: Array | float,
+        products: bool = False,
+    ) -> Rounded:
+        """A sum of `count` terms: `squares` of these added up, `largest` of its partial sums. Sums of half-width
+        floats are in float32 in a kernel, or rounded to their dtype where the model says so by its casts; where
+        `halves`, those of `products` are in float16."""
+        halves = self.halves and products
+        places = self.places["float16" if halves else "float32" if dtype in ("float16", "bfloat16") else dtype]
+        own = (
+            2.0 ** (-2 * places) / 3 * count * (largest**2 + squares)
+        )  # a rounding is uniform within a unit of roundoff
+        if halves:
+            bias = bias + count * TINY["float16"]
+        return self.rounded_once(value, dtype, variance + own, bias + count * TINY[dtype])
+
+    def multiplied(self, terms: Rounded, axis: int) -> Rounded:
+        """The product of `terms` along `axis`."""
+        value = np.asarray(terms.value.prod(axis=axis))
+        if not is_float(terms.dtype):
+            open_ = None if terms.bias is None else np.where(terms.bias.any(axis=axis), np.inf, 0.0)
+            return Rounded(value.astype(terms.value.dtype), terms.dtype, None, open_)
+        with np.errstate(all="ignore"):
+            relative = (
+                0.0 if terms.sigma is None else np.nan_to_num((terms.sigma / np.abs(terms.value)) ** 2).sum(axis=axis)
+            )
+            far = 0.0 if terms.bias is None else np.nan_to_num(terms.bias / np.abs(terms.value)).sum(axis=axis)
+        count = terms.value.shape[axis] * 2.0 ** (-2 * self.places[terms.dtype])
+        return self.rounded_once(value, terms.dtype, (relative + count) * value**2, far * np.abs(value))

@@ -11,7 +11,7 @@ from modelc.ir.block import Buffer
 from modelc.ir.expr import DTYPES
 from modelc.ir.graph import Graph, Value
 from modelc.ir.layout import Layout
-from modelc.ir.program import Placed
+from modelc.ir.program import Placed, Program
 from modelc.package.watch import Data
 from modelc.passes.machine import BYTES, WIDE
 from modelc.passes.quantized import shifted, zero_of
@@ -69,17 +69,31 @@ def unpacked(stored: Array, layout: Layout, shape: tuple[int, ...]) -> Array:
 
 def in_model(stored: Array, value: Value, graph: Graph) -> Array | None:
     """What is stored as an instruction multiplies it, as the model, `graph`, has it: without the channels that were
-    added, bytes as the kind that they stand for, or WIDE numbers as the bytes; None where it is another value than the
-    model's."""
+    added, each element as elements_in_model() says; None where it is another value than the model's."""
     if stored.ndim != len(value.shape) or any(a < b for a, b in zip(stored.shape, value.shape, strict=True)):
         return None
     array = stored[tuple(slice(n) for n in value.shape)] if stored.shape != value.shape else stored
-    kinds = {array.dtype.name, value.dtype}
+    return elements_in_model(array, value, graph)
+
+
+def elements_in_model(stored: Array, value: Value, graph: Graph) -> Array | None:
+    """Elements of a value as the model has them: bytes as the kind that they stand for, WIDE numbers as the bytes,
+    16-bit floats as the float32 that they stand for; None where their dtype is another one."""
+    kinds = {stored.dtype.name, value.dtype}
     if kinds == set(BYTES):
-        return shifted(array, value.dtype)
-    if array.dtype.name == WIDE and value.dtype in BYTES:
+        return shifted(stored, value.dtype)
+    if stored.dtype.name == WIDE and value.dtype in BYTES:
         zero = zero_of(graph, value.name)
-        return None if zero is None else (array + np.int16(zero)).astype(DTYPES[value.dtype])
-    if array.dtype.name in ("bfloat16", "float16") and value.dtype == "float32":
-        return array.astype(np.float32)
-    return array if array.dtype == DTYPES[value.dtype] else None
+        return None if zero is None else (stored + np.int16(zero)).astype(DTYPES[value.dtype])
+    if stored.dtype.name in ("bfloat16", "float16") and value.dtype == "float32":
+        return stored.astype(np.float32)
+    return stored if stored.dtype == DTYPES[value.dtype] else None
+
+
+def constant_of(program: Program, placed: Placed) -> Array:
+    """The data of a constant, or of a view of one, in logical shape."""
+    data = program.constants[placed.root]
+    if not placed.is_view and placed.strides is None:
+        return data.reshape(placed.shape)
+    flat = np.asarray(data, order="C").reshape(-1)
+    return logical(placed, flat[placed.offset : placed.offset + placed.elements].tobytes())
