@@ -64,23 +64,22 @@ class _Memory:
     def of(cls, dtype: str) -> _Memory:
         return cls(np.zeros(0, np.int64), exact(np.zeros(0, DTYPES[dtype]), dtype))
 
+    def at(self, places: Array) -> tuple[Array, NDArray[np.bool_]]:
+        """Where each of `places` is in the memory, and which are."""
+        if not self.places.size:
+            return np.zeros(places.shape, np.int64), np.zeros(places.shape, bool)
+        at = np.minimum(np.searchsorted(self.places, places), self.places.size - 1)
+        return at, np.asarray(self.places[at] == places)
+
     def missing(self, places: Array) -> Array:
         """The distinct ones of `places` that are not there, in order."""
-        places = np.unique(places)
-        if not self.places.size:
-            return places
-        at = np.minimum(np.searchsorted(self.places, places), self.places.size - 1)
-        absent: Array = places[self.places[at] != places]
-        return absent
+        return _distinct(places[~self.at(places)[1]])
 
     def put(self, places: Array, made: Rounded) -> None:
         """`places` are distinct, in order, and not there."""
         joined, elements = np.concatenate([self.places, places]), _joined([self.elements, made], made.dtype)
         order = np.argsort(joined, kind="stable")
         self.places, self.elements = joined[order], _taken(elements, order)
-
-    def get(self, places: Array) -> Rounded:
-        return _taken(self.elements, np.searchsorted(self.places, places))
 
 
 @dataclass(frozen=True)
@@ -126,10 +125,12 @@ class Evaluator:
         shape = self.definitions.buffer(buffer)[1]
         flat = np.ravel_multi_index(index, shape) if shape else np.zeros(len(index[0]) if index else 1, np.int64)
         memory = self._remembered(buffer, writers)
-        if memory.missing(flat).size:
-            for writing in reversed(self._demanded(buffer, writers, flat)):
+        at, there = memory.at(flat)
+        if not there.all():
+            for writing in reversed(self._demanded(buffer, writers, flat[~there])):
                 self._write(writing)
-        return memory.get(flat)
+            at, _ = memory.at(flat)
+        return _taken(memory.elements, at)
 
     def _writers(self, buffer: str, before: Order) -> list[tuple[Order, AnyBlock]]:
         writers = [(order, block) for order, block in self.definitions.writers(buffer) if order < before]
@@ -228,7 +229,7 @@ class Evaluator:
                 places = [evaluate(i, env, {}) for i in read.indices]
                 inside = [np.minimum(np.maximum(i, 0), n - 1) for i, n in zip(places, shape, strict=True)]
                 flat = np.ravel_multi_index(inside, shape) if shape else np.zeros(1, np.int64)
-                yield read.buffer, np.unique(flat)
+                yield read.buffer, _distinct(flat.reshape(-1))
 
     def _environments(self, block: Block, part: _Part) -> Iterator[tuple[Expr, Mapping[str, Array]]]:
         """The expressions that a part evaluates, and the iterators' values: of a contraction each factor over its own
@@ -267,13 +268,13 @@ class Evaluator:
                 made.append(exact(whole.reshape(-1)[writing.places[part.at]], dtype))
             else:
                 made.append(self._computed(order, block, part))
-        nobody = np.setdiff1d(np.arange(writing.places.size), np.concatenate(written))
-        if nobody.size:  # these may hold anything
+        if sum(at.size for at in written) < writing.places.size:  # nobody writes the others: they may hold anything
+            nobody = np.setdiff1d(np.arange(writing.places.size), np.concatenate(written))
             anything = np.zeros(nobody.size, made[0].value.dtype)
             written.append(nobody)
             made.append(Rounded(anything, dtype, None, np.full(nobody.size, np.inf)))
         elements = _taken(_joined(made, dtype), np.argsort(np.concatenate(written), kind="stable"))
-        left = np.isin(writing.places, writing.memory.missing(writing.places))  # some may be there, read by data
+        left = ~writing.memory.at(writing.places)[1]  # some may be there, read where data says
         writing.memory.put(writing.places[left], _taken(elements, left))
 
     def _opaque(self, order: Order, block: OpaqueBlock) -> dict[str, Array]:
@@ -575,6 +576,12 @@ def _rows(
 
 def _operands(e: Expr) -> tuple[Expr, ...]:
     return e.indices if isinstance(e, Load) else _direct(e).args if isinstance(e, Op) else ()
+
+
+def _distinct(places: Array) -> Array:
+    """The distinct ones of places, in order: np.unique() hashes whole numbers, which takes longer than to sort them."""
+    places = np.sort(places)
+    return places[np.concatenate([np.ones(min(1, places.size), bool), places[1:] != places[:-1]])]
 
 
 def _is_power_of_two(constant: Const) -> bool:

@@ -26,7 +26,7 @@ from modelc.ir.program import BoundTask, Placed, Program
 from modelc.package.watch import Data, Watched
 from modelc.partition.half_sums import half_sum
 from modelc.partition.precision import rounded_values
-from modelc.space.rules.derivation import constant_data
+from modelc.space.rules.derivation import constant_data, rounding_error
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 from modelc.verify.kernels.calls import Phases, Row, Use, looked_at
 from modelc.verify.kernels.demand import Definitions, Evaluator
@@ -49,6 +49,7 @@ FEW = Effort(
 FEWEST = replace(FEW, positions=1, samples=1 << 9, operands=1 << 14)  # where time is over
 NEAR = 1.0  # standard deviations of roundings from the meaning in float64: of what is farther the machine is asked
 COMPUTED, ALWAYS = 256, 16  # samples that are computed as the kernel computes them: the farthest; at least
+TRANSFORMED = 8  # times as few of a kernel whose transforms are computed with each
 MACHINE_POINTS = 1 << 28
 DEPARTING = 1 << 12  # numbers that depart from another engine's, which are judged at a time
 LEAST_WORK = 1.2e7  # that all kernels of a package may take, however few they are
@@ -336,6 +337,9 @@ class Judge:
         reading = Reading(ours[index], meaning, index, spread=NEAR)
         ratios = np.where(reading.open, np.inf, reading.ratios.reshape(-1))
         order = np.argsort(-ratios, kind="stable")
+        compiled = self.blueprint.scheduled[task.hash]
+        if rounding_error(compiled.task, compiled.candidate.stages):
+            computed //= TRANSFORMED
         asked = order[: min(computed, max(ALWAYS, int((ratios > 1).sum())))]
         narrow = self._multiplied(call.use.bound)
         by_machine = self._by_machine(call, buffer, reading.at(asked))
