@@ -27,20 +27,20 @@ SETTINGS = {  # the first has half of the time, so that a handle is run often
     "with the default number of threads": (0, True, 1),
     "with two handles at once": (1, True, 2),
 }
-EMULATED, EMULATED_THREADS = "when nobody watches it, with 2 threads", 2
+ALONE, ALONE_THREADS = "when nobody watches it, asked for 2 threads", 2  # where it runs in a process of its own alone
 
 
 @dataclass(frozen=True)
 class Used:
-    """How many runs were made as users make them, all under an emulator or none; `failure` says in which setting the
-    first one went wrong, and how, "" where none did."""
+    """How many runs were made as users make them, or `alone`, each in a process of its own; `failure` says in which
+    setting the first one went wrong, and how, "" where none did."""
 
     runs: int
-    emulated: bool
+    alone: bool
     failure: str = ""
 
     def sentence(self) -> str:
-        how = " under emulation, unwatched, with 2 threads" if self.emulated else ""
+        how = " (unwatched)" if self.alone else ""
         return self.failure or f"runs as users make them{how}: {self.runs:,}, the same bits"
 
 
@@ -68,7 +68,7 @@ def as_used(judged: JudgedRuns, seconds: float) -> Used:
     """Runs the package in every setting, on what runs that were judged were given, and compares the bits with what they
     made. `seconds` are what judging took. A package that crashes, does not end or refuses has failed."""
     if emulated(judged.package):
-        return _once_emulated(judged)
+        return _once_alone(judged)
     made, share = 0, max(LEAST_SECONDS, SHARE * seconds) / (2 * len(judged.by_variant))
     with Engine("modelc", judged.package.path, timed=False) as engine:
         for variant, runs in judged.by_variant.items():
@@ -91,13 +91,13 @@ def as_used(judged: JudgedRuns, seconds: float) -> Used:
     return Used(made, False)
 
 
-def _once_emulated(judged: JudgedRuns) -> Used:
+def _once_alone(judged: JudgedRuns) -> Used:
     """Every run is the first of a handle; one of each variant costs less than the same one watched."""
     for made, (variant, [(_, feed, outputs), *_]) in enumerate(judged.by_variant.items()):
         try:
-            done = run_emulated(judged.package.path, feed, variant, EMULATED_THREADS)
+            done = run_emulated(judged.package.path, feed, variant, ALONE_THREADS)
         except PackageError as error:
-            return Used(made, True, f"does not run {EMULATED}: {error}")
+            return Used(made, True, f"does not run {ALONE}: {error}")
         if differs := difference(done.outputs, outputs):
-            return Used(made + 1, True, f"gives other numbers {EMULATED}: {differs} from those of the judged run")
+            return Used(made + 1, True, f"gives other numbers {ALONE}: {differs} from those of the judged run")
     return Used(len(judged.by_variant), True)

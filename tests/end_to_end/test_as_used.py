@@ -166,7 +166,7 @@ def random(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def runs_made(report: Report) -> int:
     assert report.passed and report.used is not None, report.sentence()
     assert f"runs as users make them: {report.used.runs:,}, the same bits" in report.sentence()
-    assert report.to_json()["summary"]["used"] == {"runs": report.used.runs, "emulated": False, "failure": ""}
+    assert report.to_json()["summary"]["used"] == {"runs": report.used.runs, "alone": False, "failure": ""}
     return report.used.runs
 
 
@@ -220,14 +220,18 @@ def test_random_numbers(tmp_path: Path, random) -> None:
     assert not report.passed and report.sentence().startswith(f"gives other numbers {TWO}: output 'wave' differs in 1 ")
 
 
-@pytest.mark.parametrize("target", ["raspberry-pi-5"])
-def test_a_package_for_another_machine_is_run_unwatched(tmp_path: Path, target: str, monkeypatch) -> None:
+@pytest.mark.parametrize("form", ["static", "freestanding", "raspberry-pi-5"])
+def test_a_package_that_runs_in_a_process_of_its_own_is_run_unwatched(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = "native" if form in ("static", "freestanding") else form
     skip_without_tools(load_target(target).triple)
-    package = tmp_path / "pi.modelc"
-    modelc.compile(small.model(), target, package, shapes=small.SHAPES, verify=False, database=False)
-    assert "under emulation, unwatched, with 2 threads: 2, the same bits" in (
-        modelc.verify(package, small.model(), check="quick").sentence()
-    )
+    kinds: dict[str, Any] = {"static": {"emit": ("a",)}, "freestanding": {"freestanding": True}}
+    fixed = {"shapes": small.SHAPES, "verify": False, "database": False, **kinds.get(form, {})}
+    package = tmp_path / "m.modelc"
+    modelc.compile(small.model(), target, package, **fixed)
+    sentence = modelc.verify(package, small.model(), check="quick").sentence()
+    assert "runs as users make them (unwatched): 2, the same bits" in sentence
     run_emulated = as_used.run_emulated
 
     def one_off(*arguments: Any) -> EmulatedRun:
@@ -236,7 +240,7 @@ def test_a_package_for_another_machine_is_run_unwatched(tmp_path: Path, target: 
 
     monkeypatch.setattr(as_used, "run_emulated", one_off)
     report = modelc.verify(package, small.model(), check="quick")
-    assert not report.passed and "with 2 threads: output 'y' differs in 10 of 10 elements" in report.sentence()
+    assert not report.passed and "asked for 2 threads: output 'y' differs in 10 of 10 elements" in report.sentence()
 
 
 # --- how often ----------------------------------------------------------------------------------------------------
