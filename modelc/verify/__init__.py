@@ -8,6 +8,7 @@ reference.py, witness.py ONNX Runtime beside the whole, and beside single kernel
 compare.py, steps.py     how far two tensors are apart, and whether that is near enough
 verdict.py, report.py    whether a package is right, and what is said of it
 precision.py             which contractions may be bfloat16
+as_used.py, habits.py    the same bits as users run it: unwatched, on any threads, buffers and handles
 engine.py, worker.py     a package, ONNX Runtime or OpenVINO in a process of its own
 bench.py, profile.py     speed side by side; time by kernel
 rounds.py, slower.py     whether a package, or a kernel, is slower than another

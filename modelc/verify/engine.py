@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from modelc.errors import ModelcError, PackageError, VerificationError
 from modelc.package.watch import Watch, watched
 from modelc.scratch import TemporaryFolder
+from modelc.verify.habits import Judged, Setting
 from modelc.verify.processes import Process, forked, started
 from modelc.verify.worker import ENGINES, read_arrays, write_arrays
 
@@ -98,6 +99,21 @@ class Engine:
             raise VerificationError(str(error)) from None
         self._answer("run")
         return read_arrays(str(self._taken))
+
+    def keep(self, judged: Judged) -> None:
+        """What a package is compared with in run_again()."""
+        files: dict[str, list[str]] = {"feeds": [], "outputs": []}
+        for kind, of_runs in (("feeds", judged.feeds), ("outputs", judged.outputs)):
+            for number, arrays in enumerate(of_runs):
+                files[kind].append(str(Path(self._folder.name) / f"{kind}{number}.npy"))
+                write_arrays(files[kind][-1], arrays)
+        about = {name: value for name, value in judged._asdict().items() if name not in files}
+        self._ask("keep", path=str(Path(self._path).resolve()), **files, about=about)
+
+    def run_again(self, setting: Setting) -> tuple[int, str]:
+        """Runs a package as Habits.use() says. Raises as run() does."""
+        answer = self._ask("run again", setting=setting)
+        return answer["made"], answer["differs"]
 
     def count(self) -> None:
         """From now on, `calls` says how often each step of a package was called."""

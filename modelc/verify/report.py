@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from modelc.verify.as_used import Used
 from modelc.verify.compare import FILTERED, Distance, Tolerance
 from modelc.verify.kernels.report import OUT_OF_RANGE, KernelReport
 
@@ -64,7 +65,8 @@ class Report:
     """`failure` says why nothing could be compared, `notes` what to know beside the result. `kernels` were judged by
     themselves, `layers` compared with ONNX Runtime's pieces of the model; both are in the order of execution. `bf16`
     and `f16` are the policies for outputs that were computed through these floats, in place of `rtol` and `atol`;
-    `narrow` says through which they were (bfloat16, float16, or none)."""
+    `narrow` says through which they were (bfloat16, float16, or none). `used`: the runs that follow where all else is
+    right (as_used.py)."""
 
     reference: str
     rtol: float
@@ -79,11 +81,12 @@ class Report:
     layers: tuple[LayerReport, ...] = ()
     failure: str | None = None
     notes: tuple[str, ...] = ()
+    used: Used | None = None
 
     @property
     def passed(self) -> bool:
         right = all(output.passed for output in self.outputs) and all(kernel.passed for kernel in self.kernels)
-        return self.failure is None and right
+        return self.failure is None and right and not (self.used and self.used.failure)
 
     @property
     def policy(self) -> Tolerance:
@@ -109,6 +112,8 @@ class Report:
         """What to say in one line."""
         if self.failure is not None:
             return self.failure
+        if self.used and self.used.failure:
+            return self.used.failure
         if (wrong := self.first_wrong) is not None:
             (value, fault), *_ = wrong.faults.items()
             more = sum(not kernel.passed for kernel in self.kernels) - 1
@@ -130,6 +135,8 @@ class Report:
             parts.append(
                 f"{len(judged)} kernels right on {samples:,} samples, at most {worst:.2f} of the rounding bound off"
             )
+        if self.used:
+            parts.append(self.used.sentence())
         return f"agrees with {self.reference}" + (f" ({'; '.join(parts)})" if parts else "")
 
     def _amplification(self, output: OutputReport) -> str:
@@ -210,6 +217,7 @@ class Report:
                 "samples": sum(kernel.samples for kernel in self.kernels),
                 "worst": max((kernel.worst for kernel in self.kernels), default=0.0),
             },
+            "used": self.used and asdict(self.used),
             "unjudged": list(self.unjudged),
             "sentence": self.sentence(),
             "notes": list(self.notes),

@@ -5,10 +5,12 @@ whole       every output is near ONNX Runtime's: within `rtol` and `atol`; what 
             fewer multiplications, as a whole
 witness     where an output is not near and all kernels are right, each is compared with ONNX Runtime's piece of the
             model on the same inputs (witness.py): if all agree, the model amplifies what rounding leaves
+as_used     the same bits as users run it: unwatched, again and again, in every setting (as_used.py)
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -25,6 +27,7 @@ from modelc.frontend.witness.surgery import dequantizes, multiplies_halves, quan
 from modelc.frontend.witness.unsigned import multiplies_bytes
 from modelc.package import Package, read_package
 from modelc.package.watch import Watch, Watched
+from modelc.verify.as_used import JudgedRuns, as_used
 from modelc.verify.check import (
     Arrays,
     Carried,
@@ -86,6 +89,7 @@ def verify_outputs(
     `blueprints` of all variants, none where these are not known, with an effort of EFFORTS, or with a `brief` one,
     which takes a small share of the time that compiling takes; `per_layer` compares them with ONNX Runtime's pieces
     too, whether or not an output departs. `say` is told how many kernels of how many have run."""
+    start = time.monotonic()
     read = read_package(package, check=True)
     if inputs is not None:
         inputs = without_constants(fixed_inputs(read), inputs)
@@ -112,7 +116,7 @@ def verify_outputs(
                 feeds = chain(given, drawn_for_variants(read, model, seed, samples, drawn_for, runner.not_run))
         except VerificationError as error:
             failure = f"did not run: {error}"
-        carried = Carried(read)
+        carried, judged = Carried(read), JudgedRuns(read)
         going = _Going(say, _expected(read, given, drawn_for if feeds is not given else (), samples))
         variants = dict[int, None]()
         for number, feed in feeds:
@@ -125,6 +129,7 @@ def verify_outputs(
             except VerificationError as error:
                 failure = f"did not run: {error}"
                 break
+            judged.keep(number, feed, made)
             going.run_ended(len(read.manifest.variants[number].steps))
             if within is not None:
                 within.end(made)
@@ -145,7 +150,8 @@ def verify_outputs(
     outputs = tuple(whole.outputs.values())
     about = reference.about
     told = tuple(dict.fromkeys(filter(None, notes)))
-    return Report(about, rtol, atol, bf16, f16, narrow, seed, compared, outputs, kernels, layers, failure, told)
+    report = Report(about, rtol, atol, bf16, f16, narrow, seed, compared, outputs, kernels, layers, failure, told)
+    return replace(report, used=as_used(judged, time.monotonic() - start)) if report.passed else report
 
 
 def multiplied(package: Package) -> str:

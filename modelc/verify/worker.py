@@ -6,6 +6,9 @@
     {"calls": {"variant": 0}}             {"calls": [1, 1, 0, ...]}
     {"watch": {"inputs": "in.npz", "outputs": "out.npz", "places": [...], "fd": 7}}   runs, and writes to the pipe what
                                           places hold (modelc/package/watch.py); {}
+    {"keep": {"path": "m.modelc", "feeds": ["in0.npz"], "outputs": ["out0.npz"], "about": {"variant": 0, ...}}}
+                                          what runs that were judged were given and made, as Judged (habits.py) says; {}
+    {"run again": {"setting": [2, true, 1, 20, 0.5]}}   runs a package on that; {"made": 20, "differs": ""}
     {"time": {"seconds": 0.5}}            runs on the inputs of the last `run`; {"ms": [2.1, 2.0, ...]}
     {"steps": {"seconds": 0.5, "variant": 0}}   runs; medians of what each step of a package took; {"ms": [0.3, ...]}
 
@@ -41,7 +44,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc import runtime
-from modelc.runtime import ModelError, aligned, as_bits
+from modelc.runtime import ModelError, as_bits
+from modelc.verify.habits import Habits, Judged, Setting, shifted
 
 HEAD = struct.Struct("<I")  # of a message to whom forks engines: the bytes of JSON that follow
 FILES = 4
@@ -73,9 +77,7 @@ def read_arrays(path: str) -> Arrays:
 
 def at_line(array: NDArray[Any]) -> NDArray[Any]:
     """A copy that begins at a cache line, as tensors of the engines' own do."""
-    copy = aligned(array.shape, array.dtype)
-    copy[...] = array
-    return copy
+    return shifted(array, 0)
 
 
 def open_modelc(path: str, threads: int) -> Opened:
@@ -233,6 +235,7 @@ def serve() -> None:
     os.dup2(2, 1)  # whatever a library prints must not be taken for an answer
     opened: Opened | None = None
     inputs: Arrays = {}
+    habits: Habits | None = None
     for line in sys.stdin:
         [(command, given)] = json.loads(line).items()
         answer: dict[str, Any] = {}
@@ -252,6 +255,12 @@ def serve() -> None:
                 inputs = {name: at_line(array) for name, array in read_arrays(given["inputs"]).items()}
                 outputs = watched(opened.package, inputs, given["places"], given["fd"])
                 write_arrays(given["outputs"], outputs)
+            elif command == "keep":
+                fed, made_of_it = ([read_arrays(file) for file in given[kind]] for kind in ("feeds", "outputs"))
+                habits = Habits(given["path"], Judged(feeds=fed, outputs=made_of_it, **given["about"]))
+            elif command == "run again":
+                assert habits is not None
+                answer["made"], answer["differs"] = habits.use(Setting(*given["setting"]))
             elif command == "time":
                 answer["ms"] = timed(opened.run, inputs, given["seconds"])
             elif command == "steps":
