@@ -70,7 +70,7 @@ def _at_thresholds(numbers: Array, thresholds: Iterable[Threshold], sample: int,
     columns = np.array([-1 if t.column is None else t.column for t in chosen])[which]
     places = _places(numbers.size, count, rng)
     places = np.where(columns < 0, places, places // width * width + columns)
-    aimed = numbers.copy()
+    aimed: Array = numbers.copy()
     aimed.reshape(-1)[places] = at + apart
     return aimed
 
@@ -81,7 +81,7 @@ def _at_ties(numbers: Array, steps: Iterable[float], sample: int, rng: np.random
     if not sizes.size:
         return numbers
     count = _how_many(numbers.size, 2 * MOST_TIE, sample)
-    aimed = numbers.copy()
+    aimed: Array = numbers.copy()
     ties = rng.integers(-MOST_TIE, MOST_TIE, count) + 0.5
     aimed.reshape(-1)[_places(numbers.size, count, rng)] = ties * rng.choice(sizes, count)
     return aimed
@@ -95,10 +95,9 @@ def _how_many(size: int, wanted: int, sample: int) -> int:
 def _with_equal(numbers: Array, axes: Iterable[int | None], rng: np.random.Generator) -> Array:
     """The numbers, some of them equal along the axes: half of the rows have their largest and their least number twice,
     and an eighth of all numbers are those beside them."""
-    known = {axis for axis in axes if axis is None or -numbers.ndim <= axis < numbers.ndim}
-    for axis in (
-        range(numbers.ndim) if None in known else sorted({axis % numbers.ndim for axis in known if axis is not None})
-    ):
+    every = set(range(numbers.ndim))
+    chosen = set[int]().union(*(every if axis is None else every & {axis % max(numbers.ndim, 1)} for axis in axes))
+    for axis in sorted(chosen):
         if numbers.shape[axis] < 2:
             continue
         beside = rng.random(numbers.shape) < 0.125

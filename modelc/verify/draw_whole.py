@@ -59,8 +59,8 @@ def limits_of(spans: Sequence[Span], column: int) -> tuple[int, int]:
 
 
 def _walk(places: int, count: int, seed: int, sample: int) -> NDArray[np.int64]:
-    """`count` of `places`, of which those of the samples before were others, until all have been visited: the first, the
-    last, and then those between in steps that have no divisor in common with how many they are."""
+    """`count` of `places`, of which those of the samples before were others, until all have been visited: the first,
+    the last, and then those between in steps that have no divisor in common with how many they are."""
     at = (sample * count + np.arange(count, dtype=np.int64)) % places
     between = max(places - 2, 1)
     step = max(1, round(between * GOLDEN))

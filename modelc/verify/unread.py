@@ -84,7 +84,8 @@ def _sentence(table: str, read: NDArray[np.bool_]) -> str:
     first, end = edges[::2], edges[1::2]
     if len(first) > MOST_RUNS:
         count = int(read.size - np.count_nonzero(read))
-        return f"{count:,} of the {read.size:,} rows of the table {table!r} were not read, row {first[0]:,} the first of them"
+        of_all = f"{count:,} of the {read.size:,} rows of the table {table!r}"
+        return f"{of_all} were not read, row {first[0]:,} the first of them"
     runs = [f"{a:,}" if b - a == 1 else f"{a:,} to {b - 1:,}" for a, b in zip(first, end, strict=True)]
     which = " and ".join(filter(None, (", ".join(runs[:-1]), runs[-1])))
     single = len(runs) == 1 and end[0] - first[0] == 1
