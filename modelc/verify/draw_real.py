@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.frontend.steering.aims import Aims, Boxes, Threshold
+from modelc.frontend.steering.aims import Aims, Boxes
 from modelc.ir.expr import NARROW
 from modelc.package import TensorInfo
 
@@ -41,7 +41,7 @@ def real_numbers(tensor: TensorInfo, aims: Aims, sample: int, rng: np.random.Gen
     if sample % 2 and numbers.size >= LEAST_WIDE and tensor.dtype not in NARROW:
         places = _places(numbers.size, max(1, round(WIDE_SHARE * numbers.size)), rng)
         numbers.reshape(-1)[places] = rng.uniform(-WIDE, WIDE, places.size)
-    numbers = _at_thresholds(numbers, aims.thresholds, sample, rng)
+    numbers = _at_thresholds(numbers, aims, sample, rng)
     numbers = _at_ties(numbers, aims.steps, sample, rng)
     return _with_equal(numbers, aims.tied, rng)
 
@@ -55,11 +55,11 @@ def _places(size: int, count: int, rng: np.random.Generator) -> NDArray[np.int64
 # --- thresholds and ties ----------------------------------------------------------------------------------------------
 
 
-def _at_thresholds(numbers: Array, thresholds: Iterable[Threshold], sample: int, rng: np.random.Generator) -> Array:
+def _at_thresholds(numbers: Array, aims: Aims, sample: int, rng: np.random.Generator) -> Array:
     """The numbers, some of them replaced: by thresholds, and what is a little and much above and below. Those of a
     column are put there."""
     width = numbers.shape[-1] if numbers.ndim else 1
-    chosen = [t for t in thresholds if t.column is None or 0 <= t.column < width]
+    chosen = [t for t in aims.thresholds if t.column is None or 0 <= t.column < width]
     if not chosen:
         return numbers
     count = _how_many(numbers.size, AIMED_EACH * len(chosen), sample)
@@ -71,7 +71,7 @@ def _at_thresholds(numbers: Array, thresholds: Iterable[Threshold], sample: int,
     places = _places(numbers.size, count, rng)
     places = np.where(columns < 0, places, places // width * width + columns)
     aimed: Array = numbers.copy()
-    aimed.reshape(-1)[places] = at + apart
+    aimed.reshape(-1)[places] = np.clip(at + apart, -aims.farthest, aims.farthest)
     return aimed
 
 

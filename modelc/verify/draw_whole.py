@@ -19,7 +19,6 @@ MOST_PLACES = 1 << 24  # among which targets are drawn without a repetition
 GOLDEN = 0.6180339887498949  # a walk in steps of this share visits every part of a range early
 LEAST_LARGE = 4  # binary places of the least of the large numbers
 LARGE = {"int64": 31.5, "uint64": 31.5, "int32": 30.0, "uint32": 31.0, "int16": 14.0, "uint16": 15.0}  # of the largest
-FARTHEST = 1 << 31  # magnitude of numbers that are drawn for the sake of a threshold
 
 # --- indices ----------------------------------------------------------------------------------------------------------
 
@@ -120,7 +119,7 @@ def _with_large(numbers: NDArray[Any], dtype: str, rng: np.random.Generator) -> 
 
 def _aimed(numbers: NDArray[Any], dtype: str, aims: Aims, rng: np.random.Generator) -> NDArray[Any]:
     """The numbers, a quarter of them replaced by thresholds and their neighbours."""
-    at = np.array([round(t.at) for t in aims.thresholds if abs(t.at) < FARTHEST], np.int64)
+    at = np.array([round(t.at) for t in aims.thresholds], np.int64)
     limits = np.iinfo(dtype)
     at = at[(at > limits.min + 1) & (at < limits.max)]
     if not at.size:

@@ -22,6 +22,7 @@ from modelc.frontend.steering.flow import (
 from modelc.frontend.steering.uses import Uses, held
 
 FARTHEST = 300.0  # magnitude of numbers that are drawn for the sake of a threshold
+FARTHEST_WHOLE = 2.0**31  # of whole ones
 FARTHEST_RAISED = 10.0  # where the model raises something to their power
 STEPS = (2.0**-12, 2.0**5)  # whose ties are drawn
 MOST_CONSTANTS = 64  # of one operand that numbers are compared with
@@ -65,7 +66,8 @@ class Boxes:
 class Aims:
     """What to draw for one input beside ordinary numbers. `steps` are powers of two that it is rounded to multiples of,
     `tied` the axes along which the model chooses among its numbers, None for one that is not known, `pixels` the
-    largest that its first operator expects, 0 where it says nothing; `scores` are those of boxes."""
+    largest that its first operator expects, 0 where it says nothing; `scores` are those of boxes. Nothing is to be
+    larger than `farthest` for the sake of a threshold."""
 
     thresholds: tuple[Threshold, ...] = ()
     steps: tuple[float, ...] = ()
@@ -73,18 +75,21 @@ class Aims:
     pixels: float = 0.0
     boxes: Boxes | None = None
     scores: bool = False
+    farthest: float = FARTHEST
 
 
 def aims(uses: Uses) -> dict[str, Aims]:
     """What to aim at for each input that has anything of the kind, found through what hands its numbers through, or
     scales and shifts them by one number."""
     consumers = consumers_of(uses)
-    of_inputs = {name: _aims(uses, list(readers(uses, consumers, name))) for name in uses.inputs}
-    return {name: aimed for name, aimed in of_inputs.items() if aimed != Aims()}
+    of_inputs = {name: _aims(uses, name, list(readers(uses, consumers, name))) for name in uses.inputs}
+    return {name: aimed for name, aimed in of_inputs.items() if aimed != Aims(farthest=aimed.farthest)}
 
 
-def _aims(uses: Uses, reading: list[Reader]) -> Aims:
-    farthest = FARTHEST_RAISED if any(r.node.op_type in RAISING for r in reading) else FARTHEST
+def _aims(uses: Uses, name: str, reading: list[Reader]) -> Aims:
+    farthest = FARTHEST if "float" in uses.types.get(name, "") else FARTHEST_WHOLE
+    if any(r.node.op_type in RAISING for r in reading):
+        farthest = FARTHEST_RAISED
     thresholds = {t for r in reading for t in _thresholds(uses, r) if abs(t.at) <= farthest}
     if any(_refuses_zero(r) for r in reading):
         thresholds = {t for t in thresholds if t.at}
@@ -98,6 +103,7 @@ def _aims(uses: Uses, reading: list[Reader]) -> Aims:
         max(pixels, default=0.0),
         boxes[0] if boxes else None,
         any(_is_read_as(r, "NonMaxSuppression", 1) for r in reading),
+        farthest,
     )
 
 
