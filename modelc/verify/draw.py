@@ -1,5 +1,5 @@
-"""Drawing inputs that a model makes sense of: token ids that a table has, masks that hide the ends of rows, images that
-are smooth-ish."""
+"""Drawing inputs that a model makes sense of, each for its role: masks that hide the ends of rows, lengths and
+positions here, whole numbers and indices in draw_whole.py, real numbers in draw_real.py."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from modelc.frontend.steering.aims import Aims, aims
 from modelc.frontend.steering.masks import (
     ADDED_MASK,
     BINARY_MASK,
@@ -22,25 +23,28 @@ from modelc.frontend.steering.masks import (
     masks,
 )
 from modelc.frontend.steering.uses import Span, Uses, index_spans, not_negative
+from modelc.frontend.steering.wholes import Whole, wholes
 from modelc.ir.expr import DTYPES, NARROW, NARROW_FLOATS
 from modelc.package import TensorInfo
+from modelc.verify.draw_real import real_numbers
+from modelc.verify.draw_whole import indices, limits_of, whole_numbers
 
-IMAGE_CHANNELS = (1, 3, 4)
-MOST_PLACES = 1 << 24  # among which targets are drawn without a repetition
-COARSE = 8  # an image is noise at 1/8 of its size, enlarged, and a little noise on it
 ENDS, NOTHING, ANYWHERE = range(3)  # what masks hide, by turns from sample to sample
 
 
 @dataclass(frozen=True)
 class Roles:
     """What a model does with its inputs: `spans` says where the numbers of those that become indices have to lie,
-    `positive` which real ones are not negative, `masks` which numbers of an input show and hide a position, and
-    `lengths` which dimensions an input may be lengths of."""
+    `positive` which ones are not negative, `masks` which numbers of an input show and hide a position, `lengths` which
+    dimensions an input may be lengths of, `wholes` how large its whole numbers may be (0 and 1 alone where nothing is
+    said), and `aims` which numbers a model treats in a way of their own."""
 
     spans: Mapping[str, Sequence[Span]] = field(default_factory=dict)
     positive: Container[str] = ()
     masks: Mapping[str, Mask] = field(default_factory=dict)
     lengths: Mapping[str, Sequence[Dimension]] = field(default_factory=dict)
+    wholes: Mapping[str, Whole] = field(default_factory=dict)
+    aims: Mapping[str, Aims] = field(default_factory=dict)
 
 
 def roles_of(uses: Uses | None, claimed: Sequence[tuple[str, Span]]) -> Roles:
@@ -49,7 +53,9 @@ def roles_of(uses: Uses | None, claimed: Sequence[tuple[str, Span]]) -> Roles:
     spans: dict[str, tuple[Span, ...]] = {} if uses is None else index_spans(uses, claimed)
     for name, span in claimed:
         spans[name] = (*spans.get(name, ()), span)
-    return Roles(spans) if uses is None else Roles(spans, not_negative(uses), masks(uses), lengths(uses))
+    if uses is None:
+        return Roles(spans)
+    return Roles(spans, not_negative(uses), masks(uses), lengths(uses), wholes(uses), aims(uses))
 
 
 def draw_inputs(
@@ -60,7 +66,8 @@ def draw_inputs(
 ) -> dict[str, NDArray[Any]]:
     """This draws one array for each input. By turns from sample to sample masks hide the ends of their rows, nothing,
     and positions anywhere; the first position of a row is always shown. Flags, bools of one element, are set by turns
-    too: two samples see each of them both ways."""
+    too: two samples see each of them both ways. Numbers are small in every other sample, from the first on; in those
+    between some are large. Indices walk over what they address, from sample to sample."""
     rng = np.random.default_rng((seed, sample))
     hides = (ENDS, NOTHING, ANYWHERE)[sample % 3]
     shapes = {tensor.name: tensor.shape for tensor in tensors}
@@ -69,7 +76,7 @@ def draw_inputs(
         name, shape = tensor.name, tensor.shape
         mask = roles.masks.get(name) or _mask_by_convention(tensor)
         if name in roles.spans:
-            numbers = _indices(tensor, roles.spans[name], hides, rng)
+            numbers = _indices(tensor, roles.spans[name], hides, seed, sample, rng)
         elif name in roles.lengths:
             numbers = _lengths(shape, _longest(shapes, roles.lengths[name]), hides, rng)
         elif mask is not None:
@@ -77,7 +84,7 @@ def draw_inputs(
         elif _holds_positions(tensor):
             numbers = _positions(shape, 0, 2 * shape[-1], hides, rng)
         else:
-            numbers = np.abs(_numbers(tensor, rng)) if name in roles.positive else _numbers(tensor, rng)
+            numbers = _numbers(tensor, roles, sample, rng)
         drawn[name] = _encoded(numbers, tensor.dtype)
     flags = [tensor for tensor in tensors if _is_flag(tensor)]
     return drawn | {flag.name: np.full(flag.shape, (sample + k) % 2 == 0) for k, flag in enumerate(flags)}
@@ -98,17 +105,17 @@ def _encoded(numbers: NDArray[Any], dtype: str) -> NDArray[Any]:
     return numbers.astype(np.dtype(dtype))
 
 
-def _numbers(tensor: TensorInfo, rng: np.random.Generator) -> NDArray[Any]:
-    """Numbers for an input of which nothing is said."""
-    shape, dtype = tensor.shape, tensor.dtype
+def _numbers(tensor: TensorInfo, roles: Roles, sample: int, rng: np.random.Generator) -> NDArray[Any]:
+    """Numbers for an input that is no sequence, and addresses nothing."""
+    name, dtype = tensor.name, tensor.dtype
+    aimed = roles.aims.get(name, Aims())
     if _is_real(dtype):
-        return _floats(tensor, rng)
-    if dtype in NARROW:
-        return rng.integers(0, 4 if dtype.endswith("int2") else 16, shape)
-    if dtype in ("int8", "uint8"):  # quantised data or pixels
-        limits = np.iinfo(dtype)
-        return rng.integers(limits.min, limits.max + 1, shape)
-    return rng.integers(0, 2, shape)
+        numbers = real_numbers(tensor, aimed, sample, rng)
+    elif dtype in NARROW:
+        return rng.integers(0, 4 if dtype.endswith("int2") else 16, tensor.shape)
+    else:
+        numbers = whole_numbers(tensor, roles.wholes.get(name), aimed, sample, rng)
+    return np.abs(numbers) if name in roles.positive else numbers
 
 
 def _is_real(dtype: str) -> bool:
@@ -182,68 +189,12 @@ def _positions(shape: tuple[int, ...], low: int, count: int, hides: int, rng: np
     return low + np.sort(np.reshape(rows, shape).astype(np.int64), -1)
 
 
-# --- indices ----------------------------------------------------------------------------------------------------------
-
-
-def _indices(tensor: TensorInfo, spans: Sequence[Span], hides: int, rng: np.random.Generator) -> NDArray[Any]:
-    """Whole numbers that lie in every span, not counted from the end; of targets no two the same, or at least no two
-    along any axis, where there are enough."""
-    shape = tensor.shape
-    if not prod(shape):
-        return np.zeros(shape, np.int64)
-    columns = {span.column for span in spans} - {None}
-    width = shape[-1] if columns else 1
-    limits = [_limits(spans, column) for column in range(width)]
-    sizes = [high - low + 1 for low, high in limits]
-    count, places = prod(shape) // width, prod(sizes)
-    distinct = any(span.distinct for span in spans)
-    if _holds_positions(tensor) and not distinct and not columns:
-        return _positions(shape, limits[0][0], places, hides, rng)
-    if distinct and count <= places <= MOST_PLACES:
-        numbers = np.unravel_index(rng.choice(places, count, replace=False), sizes)
-    elif distinct and not columns and max(shape, default=1) <= places <= MOST_PLACES:
-        numbers = (_distinct_along_axes(shape, places, rng).reshape(-1),)
-    else:
-        numbers = tuple(rng.integers(0, n, count) for n in sizes)
-    return np.stack([n + low for n, (low, _) in zip(numbers, limits, strict=True)], -1).reshape(shape)
-
-
-def _limits(spans: Sequence[Span], column: int) -> tuple[int, int]:
-    """The least and the greatest number that lies in every span of a column, from 0 on where there are such."""
-    within = [span for span in spans if span.column in (None, column)]
-    least = max((span.low for span in within), default=0)
-    most = min((span.high for span in within), default=0)
-    low = max(least, min(0, most))
-    return low, max(low, most)
-
-
-def _distinct_along_axes(shape: tuple[int, ...], places: int, rng: np.random.Generator) -> NDArray[Any]:
-    """Numbers below `places` of which no two along an axis are the same: sums of one number for each axis."""
-    sums: NDArray[Any] = np.zeros(shape, np.int64)
-    for axis, extent in enumerate(shape):
-        sums += rng.permutation(places)[:extent].reshape([-1 if k == axis else 1 for k in range(len(shape))])
-    return sums % places
-
-
-# --- real numbers -----------------------------------------------------------------------------------------------------
-
-
-def _floats(tensor: TensorInfo, rng: np.random.Generator) -> NDArray[Any]:
-    shape = tensor.shape
-    if len(shape) != 4 or min(shape[2:]) < COARSE or not {shape[1], shape[3]} & {*IMAGE_CHANNELS}:
-        return rng.standard_normal(shape)
-    axes = (2, 3) if shape[1] in IMAGE_CHANNELS else (1, 2)
-    coarse = rng.standard_normal([-(-n // COARSE) if axis in axes else n for axis, n in enumerate(shape)])
-    for axis in axes:
-        coarse = _stretched(coarse, axis, shape[axis])
-    return coarse + 0.2 * rng.standard_normal(shape)
-
-
-def _stretched(x: NDArray[Any], axis: int, length: int) -> NDArray[Any]:
-    """Linear interpolation to `length` along one axis."""
-    at = np.linspace(0, x.shape[axis] - 1, length)
-    low = np.minimum(at.astype(int), x.shape[axis] - 1)
-    high = np.minimum(low + 1, x.shape[axis] - 1)
-    share = (at - low).reshape([-1 if a == axis else 1 for a in range(x.ndim)])
-    stretched: NDArray[Any] = np.take(x, low, axis) * (1 - share) + np.take(x, high, axis) * share
-    return stretched
+def _indices(
+    tensor: TensorInfo, spans: Sequence[Span], hides: int, seed: int, sample: int, rng: np.random.Generator
+) -> NDArray[Any]:
+    """Indices within the spans; those that are called positions grow."""
+    plain = all(span.column is None and not span.distinct for span in spans)
+    if _holds_positions(tensor) and 0 not in tensor.shape and plain:
+        low, high = limits_of(spans, 0)
+        return _positions(tensor.shape, low, high - low + 1, hides, rng)
+    return indices(tensor.shape, spans, seed, sample, rng)

@@ -3,6 +3,9 @@
 specialise.py free dimensions get their sizes
 flags.py      what a user fixes: dimensions, constants, shapes, data
 uses.py       which inputs steer the model, and which become indices
+flow.py       where the numbers of an input go, moved, scaled and shifted
+wholes.py     how large the whole numbers of an input may be
+aims.py       thresholds, ties, choices, boxes and pixels that numbers are drawn for
 masks.py      inputs that hide positions, and lengths
 states.py     inputs and outputs that look like a state
 """

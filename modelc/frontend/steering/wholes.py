@@ -1,0 +1,134 @@
+"""How large the whole numbers of an input may be, by what the model computes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import onnx
+
+from modelc.frontend.steering.flow import OWN_DOMAINS, Consumers, consumers_of, number, target_type
+from modelc.frontend.steering.uses import SAME, STEERS, Uses
+
+SMALL = 8  # magnitude of numbers of both signs; without a sign they go to twice as much
+MOST_SHIFT = 7
+MOST_POWER = 3
+LEARNED = "ai.onnx.ml"
+COMPARISONS = {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
+ENDING = {*COMPARISONS, "ArgMax", "ArgMin", "NonZero", "Shape", "Size"}  # whose results do not grow with the numbers
+WRAPPING = {  # where what overflows wraps in every engine
+    *("Add", "Sub", "Mul", "Neg", "Abs", "Sum", "Sign", "Relu", "Div", "Mod", "MatMul", "CumSum", "BitShift"),
+    *("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "ReduceSum", "ReduceMax", "ReduceMin", "TopK", "Unique"),
+}
+GROWING = {"Pow", "ReduceMean", "ReduceProd", "ReduceSumSquare", "ReduceL1", "ReduceL2", "DequantizeLinear"}
+ADDRESSING = {  # operators that address by this input, or count by it
+    **dict.fromkeys(("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "Scatter"), (1,)),
+    "NonMaxSuppression": (2, 3, 4),
+    "ReverseSequence": (1,),
+}
+REAL_THROUGH = {
+    *SAME,
+    *("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Sum", "Neg", "Abs", "Relu", "Reciprocal", "Log", "Exp", "Sqrt"),
+    *("Floor", "Ceil", "Round", "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "CumSum"),
+}
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What whole numbers an input may hold: `low` to `high` in ordinary samples, None where the dtype decides; numbers
+    of any size where `large`; no 0 where one divides by them."""
+
+    low: int | None = None
+    high: int | None = None
+    large: bool = True
+    nonzero: bool = False
+
+    def within(self, low: int, high: int) -> Whole:
+        return replace(
+            self,
+            low=low if self.low is None else max(low, self.low),
+            high=high if self.high is None else min(high, self.high),
+            large=False,
+        )
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A value on the way of an input's numbers: `real` behind a cast to floats, `moved` as long as the numbers are the
+    input's own."""
+
+    name: str
+    real: bool = False
+    moved: bool = True
+
+
+def wholes(uses: Uses) -> dict[str, Whole]:
+    """The inputs of whole numbers that the model computes with. Those that steer it, that it addresses by, or that an
+    operator takes of which nothing is said here, are left out."""
+    consumers = consumers_of(uses)
+    kinds = {name: _whole(uses, consumers, name) for name in uses.inputs if "int" in uses.types.get(name, "")}
+    return {name: whole for name, whole in kinds.items() if whole is not None}
+
+
+def _whole(uses: Uses, consumers: Consumers, name: str) -> Whole | None:
+    whole, begun = Whole(), {_Value(name)}
+    waiting = [_Value(name)]
+    while waiting:
+        value = waiting.pop()
+        for node, position in consumers.get(value.name, ()):
+            allowed = _allowed(uses, node, position, value, whole)
+            if allowed is None:
+                return None
+            whole = allowed
+            onward = [x for x in _onward(node, position, value) if x not in begun]
+            begun.update(onward)
+            waiting += onward
+    return whole
+
+
+def _allowed(uses: Uses, node: onnx.NodeProto, position: int, value: _Value, whole: Whole) -> Whole | None:
+    """What is left of the numbers that are allowed where a node reads them; None where nothing is known."""
+    op = node.op_type
+    if node.domain == LEARNED:
+        return replace(whole, large=False)
+    if node.domain not in OWN_DOMAINS or position in ADDRESSING.get(op, ()) or position in STEERS.get(op, {}):
+        return None
+    if op == "OneHot" and position == 0:
+        depth = number(uses, node.input[1])
+        return whole.within(-int(depth), int(depth) - 1) if depth is not None and value.moved else None
+    if op in ("Div", "Mod", "Pow", "BitShift") and position == 1:
+        if not value.moved:
+            return whole if value.real else None
+        if op in ("Div", "Mod"):
+            return replace(whole, nonzero=True)
+        return whole.within(0, MOST_POWER if op == "Pow" else MOST_SHIFT)
+    if value.real:
+        return whole
+    if op == "Cast":
+        kind = target_type(node)
+        if "float" in kind:
+            return replace(whole, large=False)
+        return whole if kind == "bool" or "int" in kind else None
+    if op in GROWING:
+        return replace(whole, large=False)
+    return whole if op in SAME or op in WRAPPING or op in ENDING or op == "Where" else None
+
+
+def _onward(node: onnx.NodeProto, position: int, value: _Value) -> Iterator[_Value]:
+    """The results of a node that grow with the numbers."""
+    op = node.op_type
+    if node.domain not in OWN_DOMAINS or op in ENDING:
+        return
+    moves = op in SAME and (SAME[op] is None or position in (SAME[op] or ()))
+    real = value.real
+    if op == "Cast":
+        if target_type(node) == "bool":
+            return
+        real = "float" in target_type(node)
+    elif op == "DequantizeLinear":
+        real = True
+    elif real and op not in REAL_THROUGH:
+        return
+    for out in node.output[: 1 if op in ("TopK", "Unique") else None]:
+        if out:
+            yield _Value(out, real, value.moved and moves)
