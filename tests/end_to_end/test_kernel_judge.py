@@ -37,7 +37,7 @@ from modelc.verify.kernels.calls import looked_at, rows_of, uses_by_step
 from modelc.verify.kernels.demand import LAST, Definitions, Evaluator
 from modelc.verify.kernels.inverse import CannotSay
 from modelc.verify.kernels.meaning import Imported
-from modelc.verify.kernels.rounding import Rounded, cast, exact, operate, summed
+from modelc.verify.kernels.rounding import Analysis, Rounded, exact
 from modelc.verify.kernels.samples import EFFORTS, chosen, edges, telling
 from modelc.verify.kernels.shadow import Shadow
 from modelc.verify.verdict import verify_outputs
@@ -64,7 +64,7 @@ def test_chains_of_operations_in_float32_stay_within_the_bound(names: list[str],
             else:
                 args, given_args = [wide], [narrow]
             expression = Op(name, tuple(Var(f"v{k}") for k in range(len(args))))
-            wide = operate(expression, args)
+            wide = Analysis().operate(expression, args)
             narrow = np.asarray(OPERATIONS[name].meaning(*given_args)).astype(np.float32)
         bound = np.broadcast_to(wide.bound, narrow.shape)
         apart = np.abs(narrow - wide.value)
@@ -74,7 +74,7 @@ def test_chains_of_operations_in_float32_stay_within_the_bound(names: list[str],
 def test_the_bound_of_a_sum_is_near_what_rounding_does() -> None:
     rng = np.random.default_rng(0)
     terms = rng.standard_normal((2000, 576)).astype(np.float32)
-    total = summed(exact(terms), 1)
+    total = Analysis().summed(exact(terms), 1)
     apart = np.abs(np.add.accumulate(terms, axis=1, dtype=np.float32)[:, -1] - total.value)
     assert (apart <= total.bound).all()
     assert np.median(total.bound / np.sqrt(np.mean(apart**2))) < 40, "a wrong weight would hide in it"
@@ -82,23 +82,25 @@ def test_the_bound_of_a_sum_is_near_what_rounding_does() -> None:
 
 def test_what_jumps_is_exact_away_from_the_jump() -> None:
     near = Rounded(np.array([0.49, 0.4999999, 0.51, 1.2]), "float32", np.full(4, 1e-6), None)
-    rounded = operate(Op("round", (Var("x"),)), [near])
+    rounded = Analysis().operate(Op("round", (Var("x"),)), [near])
     assert rounded.bound.tolist() == [0, 1, 0, 0]
-    whole = cast(near, "int32")
+    whole = Analysis().cast(near, "int32")
     assert whole.exact and whole.value.tolist() == [0, 0, 0, 1]
-    above = operate(Op("gt", (Var("x"), Var("y"))), [near, exact(np.full(4, 0.5, np.float32))])
+    above = Analysis().operate(Op("gt", (Var("x"), Var("y"))), [near, exact(np.full(4, 0.5, np.float32))])
     assert above.bias is not None and above.bias.tolist() == [0, 1, 0, 0]
     arms = [exact(np.full(4, value, np.float32)) for value in (3.0, 1.0)]
-    picked = operate(Op("select", (Var("c"), Var("a"), Var("b"))), [above, *arms])
+    picked = Analysis().operate(Op("select", (Var("c"), Var("a"), Var("b"))), [above, *arms])
     assert picked.bound.tolist() == [0, 2, 0, 0]
 
 
 def test_sums_of_whole_numbers_are_not_rounded() -> None:
     """Of a quantized number a zero point off by one shows, wherever the number is far from a tie."""
     near = Rounded(np.array([0.49, 0.4999999, 0.51, 2e7]), "float32", np.full(4, 1e-6), None)
-    whole = operate(Op("round", (Var("x"),)), [near])
-    moved = operate(Op("add", (Var("x"), Var("y"))), [whole, exact(np.full(4, 117.0, np.float32))])
-    byte = cast(operate(Op("min", (Var("x"), Var("y"))), [moved, exact(np.full(4, 255.0, np.float32))]), "uint8")
+    whole = Analysis().operate(Op("round", (Var("x"),)), [near])
+    moved = Analysis().operate(Op("add", (Var("x"), Var("y"))), [whole, exact(np.full(4, 117.0, np.float32))])
+    byte = Analysis().cast(
+        Analysis().operate(Op("min", (Var("x"), Var("y"))), [moved, exact(np.full(4, 255.0, np.float32))]), "uint8"
+    )
     assert byte.value.tolist() == [117, 117, 118, 255] and byte.bound.tolist() == [0, 1, 0, 0]
     assert moved.bound[3] > 1, "beyond 2^24 sums of whole numbers are rounded"
 
@@ -146,7 +148,7 @@ def test_every_node_of_onnx_is_evaluated_element_by_element(tmp_path: Path) -> N
             whole = evaluate_graph(graph, feed)
         except (Unsupported, ModelError, KeyError):
             continue
-        evaluator = Evaluator(Imported(graph).definitions(feed, ""), 1 << 24)
+        evaluator = Evaluator(Imported(graph).definitions(feed, Analysis()), 1 << 24)
         for name, array in whole.items():
             try:
                 with np.errstate(all="ignore"):
@@ -519,24 +521,6 @@ def test_numbers_without_dimensions_stay_so(tmp_path: Path, target: str) -> None
     report = modelc.verify(tmp_path / "m.modelc", path, per_layer=True)
     layers = {layer.value: layer for layer in report.layers}
     assert report.passed and "scale" in layers and all(layer.passed for layer in layers.values())
-
-
-def test_where_the_model_says_it_of_more_than_the_kernel_the_task_judges_too(tmp_path: Path) -> None:
-    """A mean through float16 that the model computes twice, and the package once: by the model the second is not known,
-    and from where it is made rounding leaves much room."""
-    nodes = []
-    for k in (1, 2):
-        nodes += [
-            helper.make_node("Cast", ["x"], [f"half{k}"], to=TensorProto.FLOAT16),
-            helper.make_node("MatMul", [f"half{k}", f"half{k}"], [f"square{k}"]),
-            helper.make_node("Cast", [f"square{k}"], [f"wide{k}"], to=TensorProto.FLOAT),
-            helper.make_node("ReduceMean", [f"wide{k}"], [f"mean{k}"], keepdims=0),
-        ]
-    nodes += [helper.make_node("Add", ["x", "mean2"], ["sum"]), helper.make_node("Tanh", ["sum"], ["y"])]
-    path = small.save(tmp_path / "m.onnx", nodes, {"x": [16, 16]}, {"y": [16, 16], "mean1": []}, {})
-    result = modelc.compile(path, output=tmp_path / "m.modelc", database=False)
-    assert result.report is not None and result.report.passed
-    assert result.report.kernels[-1].by == ("model", "task")
 
 
 def test_later_runs_are_judged_too(tmp_path: Path) -> None:

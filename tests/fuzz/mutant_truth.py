@@ -148,10 +148,9 @@ def _measured(judge: Judge, right: KernelCall, wrong: KernelCall, buffer: str) -
     if not places.size:  # bits that mean the same number
         return Moved(0.0, where)
     try:
-        verdicts = judge.verdicts(wrong, buffer, index)
+        verdict = judge.verdict(wrong, buffer, index, computed=places.size)
     except CannotSay as reason:
         return Moved(nan, f"{where}: {reason}", rms)
-    worst = max(verdicts, key=lambda verdict: verdict.worst)
-    if worst.worst <= 1 and any(verdict.open for verdict in verdicts):
-        return Moved(nan, f"{where}: {worst.open} of {places.size} are open", rms)
-    return Moved(worst.worst, f"{where}: {worst.sentence}", rms)
+    if verdict.worst <= 1 and verdict.open:
+        return Moved(nan, f"{where}: {verdict.open} of {places.size} are open", rms)
+    return Moved(verdict.worst, f"{where}: {verdict.sentence}", rms)

@@ -9,7 +9,7 @@ import numpy as np
 from modelc.frontend.onnx import import_model
 from modelc.verify.kernels.demand import Evaluator
 from modelc.verify.kernels.meaning import Imported
-from modelc.verify.kernels.rounding import Rounded
+from modelc.verify.kernels.rounding import Analysis, Rounded
 
 
 def every_element(shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
@@ -20,7 +20,7 @@ def every_element(shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
 def outputs_with_bounds(path: Path, feed: dict[str, np.ndarray]) -> dict[str, Rounded]:
     """Every output in float64 with its bounds, flat."""
     graph = import_model(path, {name: array.shape for name, array in feed.items()})
-    evaluator = Evaluator(Imported(graph).definitions(feed, ""), 1 << 40)
+    evaluator = Evaluator(Imported(graph).definitions(feed, Analysis()), 1 << 40)
     with np.errstate(all="ignore"):
         return {name: evaluator.elements(name, every_element(graph.values[name].shape)) for name in graph.outputs}
 

@@ -581,7 +581,9 @@ def _operands(e: Expr) -> tuple[Expr, ...]:
 def _distinct(places: Array) -> Array:
     """The distinct ones of places, in order: np.unique() hashes whole numbers, which takes longer than to sort them."""
     places = np.sort(places)
-    return places[np.concatenate([np.ones(min(1, places.size), bool), places[1:] != places[:-1]])]
+    first = np.ones(places.size, bool)
+    first[1:] = places[1:] != places[:-1]
+    return np.asarray(places[first])
 
 
 def _is_power_of_two(constant: Const) -> bool:

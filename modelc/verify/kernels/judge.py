@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,14 @@ from numpy.typing import NDArray
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import DTYPES
 from modelc.ir.program import BoundTask, Placed, Program
+from modelc.package.spec import Plan
 from modelc.package.watch import Data, Watched
 from modelc.partition.half_sums import half_sum
 from modelc.partition.precision import rounded_values
 from modelc.space.rules.derivation import constant_data, rounding_error
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 from modelc.verify.kernels.calls import Phases, Row, Use, looked_at
+from modelc.verify.kernels.constants import wrong_constants, wrongly_imported
 from modelc.verify.kernels.demand import Definitions, Evaluator
 from modelc.verify.kernels.inverse import CannotSay
 from modelc.verify.kernels.machine import Machine
@@ -150,6 +153,15 @@ class Judge:
     def _narrow(self) -> str:
         """The narrow dtype that kernels of the package multiply, if any does."""
         return max(map(self._multiplied, self.blueprint.program.tasks), default="")
+
+    def look_at_constants(self, folder: Path, plan: Plan, of_steps: Sequence[Sequence[Use]]) -> None:
+        """Compares all constants of the package in `folder`."""
+        program = self.blueprint.program
+        for name, sentence in wrongly_imported(program, self.blueprint.graph):
+            bound = next(bound for bound in program.tasks if name in bound.values.values())
+            self._fault(program, bound, name, sentence)
+        for where, bound, name, sentence in wrong_constants(folder, plan, of_steps, self.blueprint.scheduled):
+            self._fault(where, bound, name, sentence)
 
     def begin(self, feed: Mapping[str, Array]) -> None:
         """A run on these inputs begins; states are none of them."""

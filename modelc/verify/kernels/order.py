@@ -26,6 +26,8 @@ def order_of(block: Block, schedule: BlockSchedule | None) -> Array | None:
     ranges = {i.name: i.extent for i in block.reduction if i.extent > 1}
     if schedule is None or prod(ranges.values()) > MOST_STEPS:
         return None
+    if not ranges:
+        return np.zeros((1, 1), np.int64)
     loops = [loop for loop in schedule.order if loop.iterator in ranges]
     tags = {loop: schedule.tags.get(loop, "") for loop in loops}
     if {loop.iterator for loop in loops} != ranges.keys() or any(tag.startswith(INTRINSIC) for tag in tags.values()):
