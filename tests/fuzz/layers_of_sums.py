@@ -73,7 +73,7 @@ def normalised(d: LayerDraft, x: str, channels: int) -> str:
 
 
 def batch_norm(d: LayerDraft) -> None:
-    channels = number(d, 1, 40)
+    channels = number(d, 4, 256)
     x = image(d, channels, 7, 56)
     y = normalised(d, behind(d, x) if chance(d) else x, channels)
     d.output(d.op("Relu", y) if chance(d, 0.7) else y)
@@ -147,7 +147,7 @@ def l2_norm(d: LayerDraft) -> None:
 
 
 def global_average(d: LayerDraft) -> None:
-    x = behind(d, image(d, number(d, 1, 12), 7, 64))
+    x = behind(d, image(d, number(d, 4, 100), 7, 64))
     d.output(d.op("GlobalAveragePool", x) if chance(d) else reduced(d, "ReduceMean", x, 2, 3))
 
 
