@@ -20,12 +20,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import layers_of_maps
 import layers_of_sums
 import numpy as np
 import onnx
-from forked import Case, Limits, Outcome, run_cases
+from exported_networks import EXPORTED
+from forked import Outcome
+from in_children import each
 from layer_draft import Array, LayerDraft
 from networks import NETWORKS, write
 from small_networks import SMALL
@@ -37,11 +40,9 @@ from modelc.target import Target, load_target
 
 KINDS: Mapping[str, layers_of_sums.Builder] = layers_of_sums.KINDS | layers_of_maps.KINDS
 RARE = {"long chain": 0.02, "chain": 0.2}  # how often a kind is drawn beside the others: their packages take long
+ALL_NETWORKS: Mapping[str, Callable[[], onnx.ModelProto]] = NETWORKS | SMALL | EXPORTED
 TOGETHER = "layers together"
 LAYERS = 4  # of a package
-CHUNK = 10  # packages that one process makes
-MADE = "made.jsonl"  # what became of them, a line each
-LIMITS = Limits(seconds=900.0, bytes=8 << 30)
 
 
 @dataclass(frozen=True)
@@ -137,59 +138,27 @@ def made(number: int, asked: Asked) -> Made:
     return Made(asked.seed, number, kinds, tuple(refusals), time.perf_counter() - start)
 
 
-# --- many, in processes of their own ----------------------------------------------------------------------------------
-
-
 def every(numbers: Iterable[int], asked: Asked, jobs: int) -> Iterator[Made]:
-    """The packages with these numbers; one that ends its process is refused, and the others are made in another."""
-    waiting = list(numbers)
-    while waiting:
-        chunks = [waiting[k : k + CHUNK] for k in range(0, len(waiting), CHUNK)]
-        waiting = []
-        for case, outcome in run_cases((_case(k, chunk, asked) for k, chunk in enumerate(chunks)), LIMITS, jobs):
-            finished = _read(asked.folder / case.name / MADE)
-            yield from finished
-            unfinished = case.about[len(finished) :]
-            if unfinished:
-                yield _ended(unfinished[0], asked, outcome)
-                waiting += unfinished[1:]
+    """The packages with these numbers; one that ends its process is refused."""
+    for number, package in each(numbers, partial(_as_json, asked), asked.folder, jobs):
+        if isinstance(package, Outcome):
+            sentence = f"the process ended ({package.kind}): {package.said[-300:]}"
+            refusal = Refusal(asked.seed, number, TOGETHER, False, sentence)
+            yield Made(asked.seed, number, kinds_of(asked, number), (refusal,), package.seconds)
+        else:
+            refusals = tuple(Refusal(**refusal) for refusal in package["refusals"])
+            yield Made(asked.seed, number, tuple(package["kinds"]), refusals, package["seconds"])
 
 
-def _case(place: int, numbers: Sequence[int], asked: Asked) -> Case:
-    within = replace(asked, folder=asked.folder / str(place))
-    return Case(str(place), partial(_chunk, numbers, within), numbers)
-
-
-def _chunk(numbers: Sequence[int], asked: Asked) -> None:
-    asked.folder.mkdir(exist_ok=True)
-    (asked.folder / MADE).unlink(missing_ok=True)
-    for number in numbers:
-        package = made(number, asked)
-        with (asked.folder / MADE).open("a") as file:
-            file.write(json.dumps(asdict(package)) + "\n")
-
-
-def _read(file: Path) -> list[Made]:
-    lines = file.read_text().splitlines() if file.exists() else []
-    packages = [json.loads(line) for line in lines]
-    return [
-        Made(p["seed"], p["number"], tuple(p["kinds"]), tuple(Refusal(**r) for r in p["refusals"]), p["seconds"])
-        for p in packages
-    ]
-
-
-def _ended(number: int, asked: Asked, outcome: Outcome) -> Made:
-    sentence = f"the process ended ({outcome.kind}): {outcome.said[-300:]}"
-    refusal = Refusal(asked.seed, number, TOGETHER, False, sentence)
-    return Made(asked.seed, number, kinds_of(asked, number), (refusal,), outcome.seconds)
+def _as_json(asked: Asked, number: int, folder: Path) -> dict[str, Any]:
+    return asdict(made(number, replace(asked, folder=folder)))
 
 
 def networks(names: Sequence[str], asked: Asked) -> Iterator[tuple[str, Refusal | None, float]]:
     """The networks of scripts/make_networks.py with these names: whether each is refused, and the seconds it took."""
-    tables: Mapping[str, Callable[[], onnx.ModelProto]] = NETWORKS | SMALL
     for name in names:
         start = time.perf_counter()
-        yield name, refusal_of(tables[name](), None, 0, name, asked), time.perf_counter() - start
+        yield name, refusal_of(ALL_NETWORKS[name](), None, 0, name, asked), time.perf_counter() - start
 
 
 # --- what is printed --------------------------------------------------------------------------------------------------
@@ -232,7 +201,7 @@ def arguments() -> argparse.Namespace:
         "--kind", metavar="KIND", nargs="+", choices=tuple(KINDS), default=list(KINDS), help="of layers"
     )
     parser.add_argument("--target", metavar="T", default="native")
-    parser.add_argument("--networks", metavar="NAME", nargs="+", choices=(*NETWORKS, *SMALL), default=[])
+    parser.add_argument("--networks", metavar="NAME", nargs="+", choices=tuple(ALL_NETWORKS), default=[])
     parser.add_argument("--jobs", metavar="N", type=int, default=1, help="processes at a time (default: 1)")
     parser.add_argument("--json", metavar="FILE", type=Path)
     return parser.parse_args()
