@@ -2,8 +2,8 @@
 
     python scripts/make_networks.py [NAME...] [--dir models]
 
-tests/helpers/networks.py, small_networks.py and exported_networks.py say how. Every file is checked by onnx and run once
-in ONNX Runtime.
+tests/helpers/networks.py, small_networks.py and exported_networks.py say how. Every file is checked by onnx and run
+once in ONNX Runtime.
 """
 
 import argparse
