@@ -2,7 +2,8 @@
 
     python scripts/make_networks.py [NAME...] [--dir models]
 
-tests/helpers/networks.py and small_networks.py say how. Every file is checked by onnx and run once in ONNX Runtime.
+tests/helpers/networks.py, small_networks.py and exported_networks.py say how. Every file is checked by onnx and run
+once in ONNX Runtime.
 """
 
 import argparse
@@ -11,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import paths
+from exported_networks import EXPORTED
 from networks import NETWORKS as OF_PAPERS
 from networks import random_inputs, run, write
 from small_networks import SMALL
 
-NETWORKS = OF_PAPERS | SMALL
+NETWORKS = OF_PAPERS | SMALL | EXPORTED
 
 
 def main() -> None:
@@ -35,7 +37,7 @@ def main() -> None:
         outputs = run(path, random_inputs(model))
         if bad := [output for output, array in outputs.items() if not np.isfinite(array).all()]:
             raise SystemExit(f"{name}: not finite: {' '.join(bad)}")
-        spread = ", ".join(f"{output} {list(array.shape)} std {array.std():.2f}" for output, array in outputs.items())
+        spread = ", ".join(f"{output} {list(array.shape)} std {array.std():.2g}" for output, array in outputs.items())
         print(f"{name}: {path} ({path.stat().st_size / 1e6:.1f} MB); {spread}")
 
 

@@ -18,6 +18,8 @@ KINDS = {  # by the module that has its main()
     "packages": ("fuzz_packages", "damaged packages are refused, or compute what the whole ones do"),
     "yaml": ("fuzz_yaml", "damaged targets, intrinsics, configurations and choices are used or refused"),
     "mutants": ("mutate_packages", "wrong packages, of which `verify` has to notice all"),
+    "pairs": ("model_pairs", "packages of slightly other models, of which `verify` has to notice all"),
+    "right": ("right_packages", "right packages of ordinary layers, of which `verify` may refuse none"),
 }
 
 
