@@ -83,6 +83,25 @@ class KernelCall:
         return {buffer: logical(self.placed(buffer), data) for buffer, data in self.wrote_bytes.items()}
 
 
+@dataclass(frozen=True)
+class _Cut:
+    """The values of a model that a computation begins with, as the model has them and as they are `stored`, and the
+    `narrow` dtype that kernels multiply."""
+
+    imported: Imported
+    values: Mapping[str, Array]
+    stored: Mapping[str, Array]
+    narrow: str
+
+    @property
+    def analysis(self) -> Analysis:
+        """That of computations in float64."""
+        return Analysis(FINE, self.narrow == "bfloat16", self.narrow == "float16")
+
+    def by_model(self, analysis: Analysis) -> Definitions:
+        return self.imported.definitions(self.values, analysis, ROUNDOFF.get(self.narrow, 0.0))
+
+
 def calls_of(
     records: Iterable[Watched], rows: Sequence[Row], of_steps: Sequence[Sequence[Use]], phases: Phases
 ) -> Iterator[KernelCall]:
@@ -260,21 +279,28 @@ class Judge:
         return {name: array for name, array in arrays.items() if array is not None}
 
     def explains(self, name: str, theirs: Array) -> bool:
-        """Whether every element of a value of the last run that departs from `theirs`, another engine's, beyond
-        roundoff is right by its meaning: False where one is wrong, or nothing can be told of it."""
+        """Whether rounding explains each element of a value of the last run that departs from `theirs`, another
+        engine's, beyond roundoff: ours is what the kernel computes, and theirs is within what any order of additions
+        leaves of the imported nodes. False where one is not, or nothing can be told of it."""
         call, buffer = self._writers[name]
         ours = in_model(self._given[name], self.blueprint.graph.values[name], self.blueprint.graph)
         if ours is None or any(n < m for n, m in zip(ours.shape, theirs.shape, strict=True)):
             return False
         departing = np.flatnonzero(beyond_roundoff(ours[tuple(slice(m) for m in theirs.shape)], theirs).reshape(-1))
+        cut = self._cut(call, buffer)
+        if cut is None:
+            return False
+        machine = Machine(PLACES, cut.analysis.short, cut.analysis.halves, contracted=False)
         with np.errstate(all="ignore"):
             for k in range(0, departing.size, DEPARTING):
                 index = np.unravel_index(departing[k : k + DEPARTING], theirs.shape) if theirs.shape else ()
                 try:
-                    verdict = self.verdict(call, buffer, index, computed=DEPARTING)
+                    own = self.verdict(call, buffer, index, computed=DEPARTING)
+                    expected = self._evaluated(cut.by_model(machine), MACHINE_POINTS, name, index)
                 except CannotSay:
                     return False
-                if verdict.worst > 1 or verdict.open:
+                other = Reading(theirs[index], expected, index).verdict
+                if max(own.worst, other.worst) > 1 or own.open or other.open:
                     return False
         return True
 
@@ -393,18 +419,13 @@ class Judge:
 
     # --- is the schedule the model? ---------------------------------------------------------------------------------
 
-    def _traced_to_model(
-        self, call: KernelCall, buffer: str, index: tuple[Array, ...], report: KernelReport
-    ) -> KernelReport:
-        """The report with what the Tasks mean beside the imported nodes; as it is where the value is none of the
-        model's, or cannot be traced to values that are."""
+    def _cut(self, call: KernelCall, buffer: str) -> _Cut | None:
+        """Where the model is cut before what a call wrote to `buffer`: at the values that kernels read and wrote; None
+        where it is none of the model's."""
         name = call.use.bound.values[buffer]
         imported = next((g for g in self._graphs if name in g.computed), None)
         if imported is None:
-            return report
-        value = imported.graph.values[name]
-        if any(n < m for n, m in zip(call.wrote[buffer].shape, value.shape, strict=False)):
-            return report
+            return None
         given = dict(self._given) if imported is self._graphs[0] else {}
         given |= {call.use.bound.values[b]: array for b, array in call.read.items()}
         for output in call.wrote:
@@ -414,24 +435,35 @@ class Judge:
         narrow = self._multiplied(call.use.bound)
         if not self.rounded.isdisjoint(read - usable.keys()):  # kernels before this one are evaluated too
             narrow = narrow or self._narrow
+        return _Cut(imported, usable, {n: given[n] for n in usable}, narrow)
+
+    def _traced_to_model(
+        self, call: KernelCall, buffer: str, index: tuple[Array, ...], report: KernelReport
+    ) -> KernelReport:
+        """The report with what the Tasks mean beside the imported nodes; as it is where the value is none of the
+        model's, or cannot be traced to values that are."""
+        cut, name, program = self._cut(call, buffer), call.use.bound.values[buffer], call.use.program
+        if cut is None:
+            return report
+        graph = cut.imported.graph
+        value = graph.values[name]
+        if len(value.shape) != call.wrote[buffer].ndim:
+            return report
         inside = np.logical_and.reduce([i < n for i, n in zip(index, value.shape, strict=True)]) if index else None
         index = tuple(i[inside] for i in index) if index else ()
-        analysis = Analysis(FINE, narrow == "bfloat16", narrow == "float16")
-        scheduling = self._schedulings.setdefault(id(call.use.program), Scheduling(call.use.program, imported.graph))
+        scheduling = self._schedulings.setdefault(id(program), Scheduling(program, graph))
         try:
-            by_model = imported.definitions(usable, analysis, ROUNDOFF.get(narrow, 0.0))
-            model = self._evaluated(by_model, self.effort.points, name, index)
-            stored = {n: given[n] for n in usable}
-            schedule = self._evaluated(scheduling.definitions(stored, analysis), self.effort.points, name, index)
+            model = self._evaluated(cut.by_model(cut.analysis), self.effort.points, name, index)
+            by_tasks = scheduling.definitions(cut.stored, cut.analysis)
+            schedule = self._evaluated(by_tasks, self.effort.points, name, index)
         except CannotSay:
             return report
-        numbers = schedule.value.astype(DTYPES[schedule.dtype]) if not is_float(schedule.dtype) else schedule.value
         if not is_float(schedule.dtype):
-            as_model = elements_in_model(numbers, value, imported.graph)
-            if as_model is None:
+            whole = elements_in_model(schedule.value.astype(DTYPES[schedule.dtype]), value, graph)
+            if whole is None:
                 return report
-            numbers = as_model
-        sentence = disagreement(replace(schedule, value=numbers), model, index)
+            schedule = replace(schedule, value=whole)
+        sentence = disagreement(schedule, model, index)
         report = report.traced(name)
         return report if sentence is None else report.with_fault(name, sentence)
 
