@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf
 from pathlib import Path
@@ -197,6 +197,7 @@ class _Inside:
     number: int
     effort: Effort
     unseen: Sequence[Row] = ()  # of the last run: outputs of kernels that no control flow decides about
+    outputs: Arrays = field(default_factory=dict)  # of the last run
 
     @classmethod
     def of(cls, package: Package, number: int, blueprint: Blueprint, effort: Effort, seed: int) -> _Inside:
@@ -224,18 +225,29 @@ class _Inside:
         for row in self.unseen:
             self.judge.not_run(row.use, row.buffer)
         self.judge.end(outputs)
+        self.outputs = outputs
 
     def witnessed(self, model: Path, feed: Arrays, whole: Whole, departs: bool) -> Witnessed:
-        """Every kernel of the last run against ONNX Runtime's piece; where an output `departs`, in the whole too."""
-        rounded = self.judge.rounded
+        """Every kernel of the last run against ONNX Runtime's piece; where an output `departs`, in the whole too. An
+        output that is a view of what a kernel wrote is one more value, right by its meaning as that is."""
+        program, rounded = self.blueprint.program, self.judge.rounded
+        written = self.judge.written()
+        writers = {program.values[name].root: bound for bound in program.tasks for name in bound.outputs}
+        views = {name for name in self.outputs if name in program.values} - written.keys()
+        made = {name: (writers.get(program.values[name].root), self.outputs[name]) for name in views}
         values = {
             name: Written(bound.task.name, bound.task.nodes, array, whole.narrow.dtype if name in rounded else "")
-            for name, (bound, array) in self.judge.written().items()
+            for name, (bound, array) in (*written.items(), *sorted(made.items()))
+            if bound is not None
         }
+
+        def explains(name: str, theirs: NDArray[Any]) -> bool:
+            return name in views or self.judge.explains(name, theirs)
+
         # no piece is equal to the last bit
         limits = Limits(max(whole.rtol, RTOL), max(whole.atol, ATOL), whole.policy, whole.filters)
         try:
-            return compare_pieces(model, feed, values, self.judge.assembled(), limits, self.judge.explains, departs)
+            return compare_pieces(model, feed, values, self.judge.assembled(), limits, explains, departs)
         except EngineError as error:
             whole.notes.append(f"kernels cannot be compared with ONNX Runtime's pieces of the model: {error}")
             return Witnessed(())
