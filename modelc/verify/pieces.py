@@ -60,7 +60,7 @@ class Limits:
     filters: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Piece:
     """The value `name` as it was `written`, and as ONNX Runtime has it (`theirs`); `span` is what of the nodes between
     rounds to whole numbers."""
@@ -82,9 +82,9 @@ class Piece:
             return False
         return not self._apart.any() or not (self._apart & ~self._tied(values)).any()
 
-    def report(self, explained: bool, values: Values, third: Callable[[], Array | None]) -> LayerReport:
-        """What is to be said of the value. `explained`: each element that is not settled is right by its meaning.
-        `third` is what the reference evaluator of onnx makes of the piece, None where it cannot say."""
+    def report(self, explained: bool, values: Values) -> LayerReport:
+        """What is to be said of the value as far as there are two readings; SILENT where a third has to decide.
+        `explained`: each element that is not settled is right by its meaning."""
         near, steps = self._near(values, self.limits.atol)
         report = LayerReport(self.written.kernel, self.name, self.written.nodes, near, steps)
         if self.is_settled(values):
@@ -95,10 +95,13 @@ class Piece:
             return replace(report, referee=EXPLAINED)
         if not explained and self._follows_from_ties:
             return replace(report, referee=TIES)
-        numbers = third()
-        if numbers is None or numbers.shape != self.theirs.shape:
-            return replace(report, referee=SILENT)
-        return replace(report, referee=AGREES if self._is_with_ours(numbers, explained) else CONTRADICTS)
+        return replace(report, referee=SILENT)
+
+    def decided(self, explained: bool, third: Array | None) -> str:
+        """What the reference evaluator of onnx says, which makes `third` of the piece; None where it cannot."""
+        if third is None or third.shape != self.theirs.shape or self.written.array.shape != self.theirs.shape:
+            return SILENT
+        return AGREES if self._is_with_ours(third, explained) else CONTRADICTS
 
     def may_move(self, explained: bool) -> bool:
         """Whether it says something that ONNX Runtime's own numbers move as far: where ours are right by their meaning,

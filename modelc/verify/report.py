@@ -12,7 +12,7 @@ from modelc.verify.kernels.report import OUT_OF_RANGE, KernelReport
 
 AGREES, CONTRADICTS, SILENT = "agrees", "contradicts", "cannot say"
 EXPLAINED, TIES = "rounding explains it", "a rounding at a tie explains it"
-MOVING = "no help, but ONNX Runtime's own numbers move as far when its inputs move by a hundredth of the tolerance"
+MOVING = "ONNX Runtime's own numbers move as far when its inputs move by a hundredth of the tolerance"
 HALF = "float16"
 NAMED = 3  # kernels or values that a note names
 
@@ -70,8 +70,8 @@ class OutputReport:
 class LayerReport:
     """What one kernel computed, against the ONNX value of the same name, made of the same inputs. `steps`: how many
     whole numbers are a step apart, both right, for what was rounded is at a tie. `distance` is by the tolerance as
-    given. Where some element is not the same to roundoff, `referee` says what is right: EXPLAINED, TIES, or what the
-    reference evaluator of onnx says of the kernel (AGREES, CONTRADICTS, or SILENT), or MOVING."""
+    given. Where some element is not the same to roundoff, `referee` says why ours is right all the same (EXPLAINED,
+    TIES, MOVING), or what the reference evaluator of onnx says of the kernel (AGREES, CONTRADICTS, or SILENT)."""
 
     kernel: str
     value: str
@@ -173,7 +173,8 @@ class Report:
             parts.append(f"by fewer multiplications (Winograd, Strassen), for which {FILTERED.rms:.1e} is allowed")
         if judged := [kernel for kernel in self.kernels if kernel.samples]:
             places = f" in {len(judged)} places" * (len(judged) > self.distinct)
-            parts.append(f"{self.distinct} kernels right{places} on {sum(k.samples for k in judged):,} samples")
+            kernels = f"{self.distinct} kernel{'s' * (self.distinct > 1)}"
+            parts.append(f"{kernels} right{places} on {sum(k.samples for k in judged):,} samples")
         return f"agrees with {self.reference}" + (f": {'; '.join(parts)}" if parts else "")
 
     def _tolerance_used(self) -> str:

@@ -5,11 +5,10 @@ those that fusion made are not compared. Of each value all elements are compared
 
     settled     all are ONNX Runtime's to roundoff, or whole numbers a step apart at a tie
     explained   those that are not have been evaluated, each is right by its meaning, and all are near ONNX Runtime's
+    moving      ONNX Runtime's piece is run again on inputs that are moved by a hundredth of the tolerance: one of many
+                steps, each of which rounds to whole numbers, or one that is ill-conditioned, moves as far by that as
+                two right engines are apart
     otherwise   two readings of this piece differ, and a third one decides: the reference evaluator of onnx
-
-Where that is silent, or differs from both, ONNX Runtime's piece is run again on inputs that are moved by a hundredth of
-the tolerance: a piece of many steps, each of which rounds to whole numbers, or one that is ill-conditioned, moves as
-far by that as two right engines are apart (pieces.py).
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,25 +81,36 @@ def compare_pieces(
         assembled = {name: a for name, a in assembled.items() if kinds.get(name) == (a.dtype.name, a.shape)}
         arrays = {**assembled, **{name: value.array for name, value in values.items()}}
         made = cut(model, arrays, path)
-        given = {made.given[name]: np.asarray(arrays[name], order="C") for name in made.given}
+        fed = {**feed, **{made.given[name]: np.asarray(arrays[name], order="C") for name in made.given}}
         engine = stack.enter_context(Engine("ort-plain", path, timed=False))
-        fed = {**feed, **given}
         reference = engine.run(fed)
         tensors = {**{name: reference[place] for name, place in made.read.items()}, **feed, **arrays}
-        reports, in_doubt = list[LayerReport](), dict[int, Piece]()
+        reports, in_doubt = dict[str, LayerReport](), dict[Piece, bool]()
         for name, value in values.items():
             piece = Piece(value, name, reference[name], made.spans.get(name, Span(None, 0)), limits)
             explained = piece.is_settled(tensors.__getitem__) or explains(name, reference[name])
-            report = piece.report(explained, tensors.__getitem__, partial(refereed, path, name, fed))
-            reports.append(report)
-            if not report.passed and piece.may_move(explained):
-                in_doubt[len(reports) - 1] = piece
-        if in_doubt:
-            moved = [engine.run(_moved(fed, MOVED * limits.rtol, seed)) for seed in range(MOVES)]
-            for k, piece in in_doubt.items():
-                if piece.moves_as_far([run[piece.name] for run in moved]):
-                    reports[k] = replace(reports[k], referee=MOVING)
-    return Witnessed(tuple(reports), apart)
+            reports[name] = piece.report(explained, tensors.__getitem__)
+            if not reports[name].passed:
+                in_doubt[piece] = explained
+        for name, decision in _decisions(in_doubt, path, engine, fed, limits).items():
+            reports[name] = replace(reports[name], referee=decision)
+    return Witnessed(tuple(reports.values()), apart)
+
+
+def _decisions(
+    in_doubt: Mapping[Piece, bool], path: Path, engine: Engine, fed: Mapping[str, Array], limits: Limits
+) -> dict[str, str]:
+    """Which reading of a piece, in the model at `path`, is right, by the value's name. `in_doubt`: pieces that two read
+    otherwise, and whether ours is explained."""
+    may_move = any(piece.may_move(explained) for piece, explained in in_doubt.items())
+    moved = [engine.run(_moved(fed, MOVED * limits.rtol, seed)) for seed in range(MOVES * may_move)]
+    decisions = {}
+    for piece, explained in in_doubt.items():
+        if piece.may_move(explained) and piece.moves_as_far([run[piece.name] for run in moved]):
+            decisions[piece.name] = MOVING
+        else:
+            decisions[piece.name] = piece.decided(explained, refereed(path, piece.name, fed))
+    return decisions
 
 
 def _apart_in_whole(name: str, value: Written, theirs: Array) -> Apart:
