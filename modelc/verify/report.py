@@ -98,8 +98,7 @@ class LayerReport:
 
     def to_json(self) -> dict[str, Any]:
         named = {"kernel": self.kernel, "value": self.value, "nodes": list(self.nodes)}
-        figures = {**asdict(self.distance), "passed": self.passed}
-        return {**named, **figures, "steps": self.steps, "referee": self.referee}
+        return {**named, **asdict(self.distance), "steps": self.steps, "referee": self.referee}
 
 
 @dataclass(frozen=True)

@@ -193,6 +193,24 @@ def test_two_readings_are_named_where_a_third_decides(tmp_path: Path, monkeypatc
     assert "ONNX Runtime's, and ours, with which the reference evaluator of onnx agrees" in report.sentence()
 
 
+# --- what is printed ----------------------------------------------------------------------------------------------
+
+
+def test_kernels_are_counted_alike(tmp_path: Path) -> None:
+    """The first convolution has two phases."""
+    result = modelc.compile(small.model(), output=tmp_path / "m.modelc", shapes=small.SHAPES, database=False)
+    assert result.report is not None
+    assert result.kernels == modelc.inspect(tmp_path / "m.modelc")["kernels"] == result.report.distinct
+    assert any("." in step.name for step in read_package(tmp_path / "m.modelc").manifest.variants[0].steps)
+
+
+def test_errors_are_shown_as_a_share_of_what_is_allowed() -> None:
+    said = modelc.verify(small.package(), small.model()).sentence()
+    shown = r"agrees with onnxruntime \S+: at most \S+ % of what is allowed "
+    shown += r"\(largest difference \S+ of the output's scale\); "
+    assert re.match(shown + r"\d+ kernels right( in \d+ places)? on [0-9,]+ samples", said)
+
+
 # --- where it begins ----------------------------------------------------------------------------------------------
 
 
