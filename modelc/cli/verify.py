@@ -87,9 +87,11 @@ def verify(
     rows = []
     for output in report.outputs:
         d = output.distance
-        figures = (f"{d.max_abs:.1e}", f"{d.max_rel:.1e}", f"{d.rms_rel:.1e}", f"{d.cosine:.7f}")
+        share = f"{100 * d.share:.2g} %" if output.near or not output.passed else ""
+        of_scale = "" if output.small else f"{d.of_scale:.1e}"
+        figures = (f"{d.max_abs:.1e}", of_scale, share, f"{d.cosine:.7f}")
         rows.append((output.name, *figures, _word(output)))
-    show(("output", "max abs", "max rel", "rms rel", "cosine", ""), rows)
+    show(("output", "largest difference", "of its scale", "of what is allowed", "cosine", ""), rows)
     say(f"{package} {report.sentence()}")
     return 0 if report.passed else 1
 
@@ -111,7 +113,9 @@ def show_kernels(report: Report) -> None:
 
 
 def _word(output: OutputReport) -> str:
-    return "amplified" if output.amplified else "passed" if output.passed else "FAILED"
+    if not output.passed:
+        return "FAILED"
+    return "amplified" if output.amplified else "small, its kernels right" if output.small else "passed"
 
 
 def _kernel_word(kernel: KernelReport, piece: LayerReport | None) -> str:

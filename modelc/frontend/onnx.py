@@ -23,6 +23,7 @@ from modelc.frontend.building.build import Builder, OnnxNode
 from modelc.frontend.building.fold import FINDING, KEPT, run_node, worth_folding
 from modelc.frontend.building.functions import Functions, domain_of, operator_sets, schema_body
 from modelc.frontend.building.limits import FUNCTION_DEPTH
+from modelc.frontend.building.misread import is_misread
 from modelc.frontend.classical.linear import strings_refused
 from modelc.frontend.control.branches import both_branches, branch_of
 from modelc.frontend.control.sequences import on_sequences
@@ -231,8 +232,10 @@ class Importer(Importing):
         data = [b.data(x) for x in node.inputs]
         if any(d is None for d, x in zip(data, node.inputs, strict=True) if x) or node.op in KEPT:
             return False
-        supported = importable(node.op, "", node.version) and node.op not in FINDING
-        if supported and not (worth_folding(proto, data, made) and b.has_room(made or 0)):
+        supported = importable(node.op, "", node.version)
+        if supported and is_misread(proto, node.version, data):
+            return False
+        if supported and node.op not in FINDING and not (worth_folding(proto, data, made) and b.has_room(made or 0)):
             return False
         b.make_room(node, made or 0)
         results = run_node(proto, scope.versions, data, f"node {node.name!r} ({node.op})")

@@ -9,7 +9,7 @@ from typing import Any
 
 from modelc.package.memory import memory_of
 from modelc.package.read import read_package
-from modelc.package.spec import FixedInput, Plan
+from modelc.package.spec import FixedInput, Plan, distinct_kernels
 
 SHOWN = 8  # numbers of a constant
 
@@ -39,7 +39,7 @@ def described(path: Path) -> dict[str, Any]:
         "bounds": dict(m.bounds),
         "states": [{**asdict(state.input), "output": state.output} for state in first.states],
         "steps": len(first.steps),
-        "kernels": len({step.symbol for plan in m.variants for step in plan.steps}),
+        "kernels": distinct_kernels(m.variants),
         "dtypes": dict(Counter(step.dtype for step in first.steps)),
         "intrinsics": dict(Counter(step.intrinsic for step in first.steps if step.intrinsic)),
         "gflops": sum(step.flops * calls for step, calls in zip(first.steps, first.calls, strict=True)) * 1e-9,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -299,6 +299,11 @@ class Plan:
     @property
     def scratch_bytes(self) -> int:
         return max((step.scratch_bytes for step in self.steps), default=0)
+
+
+def distinct_kernels(variants: Iterable[Plan]) -> int:
+    """How many kernels a package has: the code of a Task is one, however many phases and calls it has."""
+    return len({step.task for plan in variants for step in plan.steps})
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from modelc.errors import ModelcError
 from modelc.package import Package, Step, read_choices, read_package, read_verification
-from modelc.package.spec import ArenaTensor, Plan
+from modelc.package.spec import ArenaTensor, Plan, distinct_kernels
 from modelc.report.tuning import read_tuning
 from modelc.target import probe
 from modelc.verify.profile import profile
@@ -58,7 +58,7 @@ def _summary(package: Package, timed: Mapping[str, Any] | None) -> Iterator[tupl
         yield "variants", f"{len(manifest.variants)}; this page shows the first"
     if timed is not None:
         yield "time", f"{timed['total_us'] / 1e3:.3f} ms in kernels, {timed['threads']} thread(s)"
-    yield "kernels", f"{len({step.symbol for step in plan.steps})} distinct, {len(plan.steps)} steps"
+    yield "kernels", f"{distinct_kernels(manifest.variants)} distinct, {len(plan.steps)} steps"
     yield "work", f"{sum(n * s.flops for n, s in zip(plan.calls, plan.steps, strict=True)) * 1e-9:.3g} GFLOP"
     yield "parameters", size(manifest.params_bytes)
     yield "library", size(manifest.files[manifest.linked.form.code].bytes)

@@ -4,8 +4,11 @@ which a package is first read with its choices.
 draw.py, check.py        inputs that a model makes sense of, and running a package on them
 lengths.py, ways.py      inputs that are shorter than a variant; those that take each way through control flow
 kernels/                 every kernel by what it means
-reference.py, witness.py ONNX Runtime beside the whole, and beside single kernels
+whole.py, reference.py   ONNX Runtime beside the whole
+witness.py, pieces.py    ONNX Runtime beside single kernels, where the whole departs
+beginning.py             where a departure begins that a model amplifies
 compare.py, steps.py     how far two tensors are apart, and whether that is near enough
+narrow.py                which outputs are computed through 16-bit floats
 verdict.py, report.py    whether a package is right, and what is said of it
 precision.py             which contractions may be bfloat16
 as_used.py, habits.py    the same bits as users run it: unwatched, on any threads, buffers and handles

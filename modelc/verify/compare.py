@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 TINY = 1e-30
+NORMAL = 2.0**-126  # what is smaller is a subnormal float32, which engines may take for zero
+ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+UNITS = 16  # of roundoff: numbers of two engines that are as near are the same
 PIECE = 1 << 13  # elements compared at a time: they stay in the caches, and BLAS asks no other thread
+SEARCHED = 1 << 20  # elements, of whole channels, that are looked at at a time
 
 
 @dataclass(frozen=True)
@@ -34,13 +38,17 @@ FILTERED = Tolerance(
 
 @dataclass(frozen=True)
 class Distance:
-    """`max_rel` is the largest |a - b| / |b|, `rms_rel` the root mean square of a - b over that of b."""
+    """`max_rel` is the largest |a - b| / |b|, `rms_rel` the root mean square of a - b over that of b, `of_scale` the
+    largest |a - b| over the root mean square of b. `share` is the largest |a - b| over what is allowed: at most 1 where
+    it passed."""
 
     max_abs: float
     max_rel: float
     rms_rel: float
     cosine: float
     passed: bool
+    of_scale: float = 0.0
+    share: float = 0.0
 
     def worse(self, other: Distance) -> Distance:
         """The worse of the two in every figure."""
@@ -50,7 +58,42 @@ class Distance:
             max(self.rms_rel, other.rms_rel),
             min(self.cosine, other.cosine),
             self.passed and other.passed,
+            max(self.of_scale, other.of_scale),
+            max(self.share, other.share),
         )
+
+
+def largest_of(array: Array) -> float:
+    """The largest finite |element|; 0 where there is none."""
+    finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array
+    return float(np.abs(finite, dtype=np.float64).max(initial=0.0))
+
+
+def scaled(atol: float, reference: Array) -> float:
+    """The absolute part of what is allowed to an output like this: `atol` where its largest element is 1 or more, less
+    in proportion where that is smaller, so that it hides no output that is small all over."""
+    return atol * min(1.0, max(largest_of(reference), TINY))
+
+
+def unsettled(ours: Array, theirs: Array, roundoff: float | None = None) -> NDArray[np.bool_]:
+    """The elements that are not the same to within UNITS of roundoff (that of the dtype of `theirs`, where none is
+    given), of the element or of the root mean square of its channel, whichever is larger. Channels are along axis 1
+    where there are more than two axes; a matrix or a vector is one channel. Whole numbers have to be equal, NaNs and
+    infinities in the same places. Both have the same shape."""
+    if theirs.dtype.name not in ROUNDOFF or not theirs.size:
+        return np.asarray(ours != theirs)
+    unit = UNITS * (ROUNDOFF[theirs.dtype.name] if roundoff is None else roundoff)
+    channels = [np.moveaxis(x, 1, 0) if x.ndim > 2 else x[None] for x in (ours, theirs)]
+    apart = np.ones(channels[0].shape, bool)
+    count = max(1, SEARCHED * len(apart) // apart.size)
+    for k in range(0, len(apart), count):
+        a, b = (x[k : k + count].astype(np.float64) for x in channels)
+        with np.errstate(all="ignore"):
+            size = np.where(np.isfinite(b), np.abs(b), 0.0)
+            scale = np.sqrt(np.mean(size**2, axis=tuple(range(1, size.ndim)), keepdims=True))
+            near = np.abs(a - b) <= np.maximum(unit * np.maximum(size, scale), NORMAL)
+            apart[k : k + count] = ~(near | (a == b) | (np.isnan(a) & np.isnan(b)))
+    return np.moveaxis(apart, 0, 1) if theirs.ndim > 2 else apart[0]
 
 
 def distance(ours: NDArray[Any], reference: NDArray[Any], rtol: float, atol: float) -> Distance:
@@ -59,18 +102,21 @@ def distance(ours: NDArray[Any], reference: NDArray[Any], rtol: float, atol: flo
     if not ours.size and not reference.size and ours.ndim == reference.ndim:
         return Distance(0.0, 0.0, 0.0, 1.0, True)  # of nothing the open dimensions say nothing
     if ours.shape != reference.shape:
-        return Distance(np.inf, np.inf, np.inf, 0.0, False)
+        return Distance(np.inf, np.inf, np.inf, 0.0, False, np.inf, np.inf)
     exact = reference.dtype.kind in "biu"
     a, b = ours.reshape(-1), reference.reshape(-1)
     parts = [_Part.of(a[k : k + PIECE], b[k : k + PIECE], rtol, atol, exact) for k in range(0, a.size, PIECE)]
     norm_a, norm_b, norm = (math.sqrt(sum(getattr(part, name) for part in parts)) for name in ("aa", "bb", "dd"))
     cosine = 1.0 if norm_a == norm_b == 0 else sum(part.ab for part in parts) / max(norm_a * norm_b, TINY)
+    max_abs, scale = max(part.max_abs for part in parts), norm_b / math.sqrt(a.size)
     return Distance(
-        max_abs=max(part.max_abs for part in parts),
+        max_abs=max_abs,
         max_rel=max(part.max_rel for part in parts),
         rms_rel=norm / norm_b if norm_b else norm,
         cosine=cosine,
         passed=all(part.passed for part in parts),
+        of_scale=max_abs / max(scale, TINY),
+        share=max(part.share for part in parts),
     )
 
 
@@ -84,6 +130,7 @@ class _Part(NamedTuple):
     max_abs: float
     max_rel: float
     passed: bool
+    share: float
 
     @classmethod
     def of(cls, ours: Array, reference: Array, rtol: float, atol: float, exact: bool) -> _Part:
@@ -97,9 +144,12 @@ class _Part(NamedTuple):
                 finite = np.isfinite(a) & np.isfinite(b)
                 size, a, b = np.where(np.isfinite(b), size, 0.0), np.where(finite, a, 0.0), np.where(finite, b, 0.0)
             largest = float(apart.max())
-            passed = largest == 0 if exact else bool((apart <= atol + rtol * size).all())
+            allowed = np.zeros(1) if exact else atol + rtol * size
+            passed = bool((apart <= allowed).all())
             relative = float((apart / np.maximum(size, TINY)).max()) if largest else 0.0
-            return cls(float(a @ a), float(b @ b), float(a @ b), float(apart @ apart), largest, relative, passed)
+            share = float(np.where(apart > 0, apart / allowed, 0.0).max())
+            norms = (float(a @ a), float(b @ b), float(a @ b), float(apart @ apart))
+            return cls(*norms, largest, relative, passed, share)
 
 
 def rounded_distance(ours: NDArray[Any], reference: NDArray[Any], policy: Tolerance) -> Distance:
@@ -108,9 +158,9 @@ def rounded_distance(ours: NDArray[Any], reference: NDArray[Any], policy: Tolera
     measured = distance(ours, reference, 0, 0)
     if reference.dtype.kind in "biu" or not np.isfinite(measured.max_abs):
         return measured
-    finite = np.abs(reference[np.isfinite(reference)], dtype=np.float64)
-    largest = float(finite.max(initial=0.0))
-    return replace(measured, passed=measured.rms_rel <= policy.rms and measured.max_abs <= policy.largest * largest)
+    allowed = policy.largest * largest_of(reference) if measured.max_abs else 1.0
+    share = max(measured.rms_rel / policy.rms, measured.max_abs / max(allowed, TINY))
+    return replace(measured, passed=measured.rms_rel <= policy.rms and measured.max_abs <= allowed, share=share)
 
 
 def filtered_distance(ours: NDArray[Any], reference: NDArray[Any], rtol: float, atol: float) -> Distance:

@@ -7,11 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from modelc.verify.as_used import Used
+from modelc.verify.beginning import Beginning
 from modelc.verify.compare import FILTERED, Distance, Tolerance
 from modelc.verify.kernels.report import OUT_OF_RANGE, KernelReport
 
-EXPLAINED, SILENT = "rounding explains it", "cannot say"
-MOVING = "cannot say, but ONNX Runtime's own numbers move as far when its inputs move by a hundredth of the tolerance"
+AGREES, CONTRADICTS, SILENT = "agrees", "contradicts", "cannot say"
+EXPLAINED, TIES = "rounding explains it", "a rounding at a tie explains it"
+MOVING = "ONNX Runtime's own numbers move as far when its inputs move by a hundredth of the tolerance"
 HALF = "float16"
 NAMED = 3  # kernels or values that a note names
 
@@ -19,9 +21,11 @@ NAMED = 3  # kernels or values that a note names
 @dataclass(frozen=True)
 class OutputReport:
     """One output, at its worst over all samples. `rounded`: it was computed through 16-bit floats; `filtered`: it may
-    have been by fewer multiplications; `amplified`: it departs from the reference though every kernel is right, for the
-    model amplifies what rounding leaves. `padded` says how inputs were filled up with which it failed first,
-    where they were."""
+    have been by fewer multiplications. `amplified`: it departs from the reference though every kernel is right, for the
+    model amplifies what rounding leaves, from where it `begins`, or ONNX Runtime's optimisations alone make the
+    difference (`unoptimised`). `small`: it is within the tolerance for being small,
+    but not in proportion to its `largest` element, and every kernel is right. Where it departs, `doubt` says which
+    kernel cannot be told right. `padded` says how inputs were filled up with which it failed first, where they were."""
 
     name: str
     distance: Distance
@@ -30,23 +34,45 @@ class OutputReport:
     filtered: bool = False
     amplified: bool = False
     padded: str = ""
+    small: bool = False
+    largest: float = 0.0
+    begins: Beginning | None = None
+    unoptimised: bool = False
+    doubt: str = ""
+
+    @property
+    def near(self) -> bool:
+        """Whether it passed by how far it is from the reference."""
+        return self.passed and not self.amplified and not self.small
 
     def worse(self, other: OutputReport) -> OutputReport:
         """Both samples' worst."""
+        farther = max((self, other), key=lambda report: report.distance.rms_rel)
         return replace(
             self,
             distance=self.distance.worse(other.distance),
             passed=self.passed and other.passed,
             amplified=self.amplified or other.amplified,
             padded=self.padded or other.padded,
+            small=self.small or other.small,
+            largest=max(self.largest, other.largest),
+            begins=farther.begins or self.begins or other.begins,
+            unoptimised=farther.unoptimised,
+            doubt=self.doubt or other.doubt,
         )
+
+    def to_json(self) -> dict[str, Any]:
+        flags = ("passed", "rounded", "filtered", "amplified", "small", "largest", "unoptimised", "padded", "doubt")
+        begins = self.begins and asdict(self.begins)
+        return {"name": self.name, **asdict(self.distance), **{f: getattr(self, f) for f in flags}, "begins": begins}
 
 
 @dataclass(frozen=True)
 class LayerReport:
     """What one kernel computed, against the ONNX value of the same name, made of the same inputs. `steps`: how many
-    whole numbers are a step apart, both right, for what was rounded is at a tie. Where it departs, `referee` is what
-    the reference evaluator of onnx says of the kernel (agrees, contradicts, or SILENT), or EXPLAINED, or MOVING."""
+    whole numbers are a step apart, both right, for what was rounded is at a tie. `distance` is by the tolerance as
+    given. Where some element is not the same to roundoff, `referee` says why ours is right all the same (EXPLAINED,
+    TIES, MOVING), or what the reference evaluator of onnx says of the kernel (AGREES, CONTRADICTS, or SILENT)."""
 
     kernel: str
     value: str
@@ -57,7 +83,23 @@ class LayerReport:
 
     @property
     def passed(self) -> bool:
-        return self.distance.passed or self.referee in ("agrees", EXPLAINED, MOVING)
+        return self.referee not in (CONTRADICTS, SILENT)
+
+    @property
+    def read_otherwise(self) -> bool:
+        """Whether ONNX Runtime reads the nodes otherwise than we and the reference evaluator of onnx do."""
+        return self.referee == AGREES and not self.distance.passed
+
+    def worse(self, other: LayerReport) -> LayerReport:
+        """Both samples' worst."""
+        failed = next((x for x in (self, other) if not x.passed), None)
+        referee = (failed or (self if self.referee else other)).referee
+        distance = self.distance.worse(other.distance)
+        return replace(self, distance=distance, steps=max(self.steps, other.steps), referee=referee)
+
+    def to_json(self) -> dict[str, Any]:
+        named = {"kernel": self.kernel, "value": self.value, "nodes": list(self.nodes)}
+        return {**named, **asdict(self.distance), "steps": self.steps, "referee": self.referee}
 
 
 @dataclass(frozen=True)
@@ -65,7 +107,8 @@ class Report:
     """`failure` says why nothing could be compared, `notes` what to know beside the result. `kernels` were judged by
     themselves, `layers` compared with ONNX Runtime's pieces of the model; both are in the order of execution. `bf16`
     and `f16` are the policies for outputs that were computed through these floats, in place of `rtol` and `atol`;
-    `narrow` says through which they were (bfloat16, float16, or none). `used`: the runs that follow where all else is
+    `narrow` says through which they were (bfloat16, float16, or none). `distinct`: how many kernels those that were
+    judged are, where one that stands in several places counts once. `used`: the runs that follow where all else is
     right (as_used.py)."""
 
     reference: str
@@ -82,6 +125,7 @@ class Report:
     failure: str | None = None
     notes: tuple[str, ...] = ()
     used: Used | None = None
+    distinct: int = 0
 
     @property
     def passed(self) -> bool:
@@ -122,32 +166,49 @@ class Report:
         return self._agreement() if self.passed else self._departure()
 
     def _agreement(self) -> str:
-        near = [output.distance.rms_rel for output in self.outputs if not output.amplified]
-        parts = [f"worst relative RMS error {max(near):.1e}"] if near else []
+        parts = [self._tolerance_used()] if any(output.near for output in self.outputs) else []
+        parts += [self._smallness()] if any(output.small for output in self.outputs) else []
         parts += [self._amplification(output) for output in self.outputs if output.amplified]
+        if any(output.amplified for output in self.outputs):
+            parts += [self._otherwise(layer) for layer in self.layers if layer.read_otherwise]
         if any(output.rounded for output in self.outputs):
             parts.append(f"through {self.narrow}, for which {self.policy.rms:.1e} is allowed")
         if any(output.filtered for output in self.outputs):
             parts.append(f"by fewer multiplications (Winograd, Strassen), for which {FILTERED.rms:.1e} is allowed")
         if judged := [kernel for kernel in self.kernels if kernel.samples]:
-            worst = max(kernel.worst for kernel in judged)
-            samples = sum(kernel.samples for kernel in judged)
-            parts.append(
-                f"{len(judged)} kernels right on {samples:,} samples, at most {worst:.2f} of the rounding bound off"
-            )
+            places = f" in {len(judged)} places" * (len(judged) > self.distinct)
+            kernels = f"{self.distinct} kernel{'s' * (self.distinct > 1)}"
+            parts.append(f"{kernels} right{places} on {sum(k.samples for k in judged):,} samples")
         if self.used:
             parts.append(self.used.sentence())
-        return f"agrees with {self.reference}" + (f" ({'; '.join(parts)})" if parts else "")
+        return f"agrees with {self.reference}" + (f": {'; '.join(parts)}" if parts else "")
+
+    def _tolerance_used(self) -> str:
+        near = [output.distance for output in self.outputs if output.near]
+        share, of_scale = max(d.share for d in near), max(d.of_scale for d in near)
+        if not of_scale:
+            return "no difference"
+        of_allowed = f"at most {100 * share:.2g} % of what is allowed"
+        return f"{of_allowed} (largest difference {of_scale:.1e} of the output's scale)"
+
+    def _smallness(self) -> str:
+        small = [output for output in self.outputs if output.small]
+        largest, apart = max(o.largest for o in small), max(o.distance.max_abs for o in small)
+        named = f"{small[0].name!r} is" if len(small) == 1 else f"{len(small)} outputs are"
+        return f"{named} at most {largest:.1e} and within {apart:.1e}, and every kernel is right"
 
     def _amplification(self, output: OutputReport) -> str:
-        departs = f"{output.name!r} departs by {output.distance.rms_rel:.1e}"
-        return f"{departs}, and every kernel is right: {self._factor(output)}"
+        grows = output.begins.sentence() if output.begins else "it grows within the kernel that writes it"
+        if output.unoptimised:
+            grows = "ONNX Runtime without its optimisations gives the same"
+        return f"{output.name!r} departs by {output.distance.rms_rel:.1e}, and every kernel is right: {grows}"
 
-    def _factor(self, output: OutputReport) -> str:
-        factor = self.factor(output)
-        if factor == math.inf:
-            return "the model amplifies a rounding at a tie"
-        return f"the model amplifies differences of {self._largest_difference:.1e} by {factor:.1g}"
+    def _otherwise(self, layer: LayerReport) -> str:
+        where = f"{layer.value!r} (kernel {layer.kernel}, nodes {', '.join(layer.nodes[:NAMED])})"
+        return (
+            f"two readings of the model differ at {where} by {layer.distance.rms_rel:.1e}: ONNX Runtime's, and ours, "
+            "with which the reference evaluator of onnx agrees"
+        )
 
     @property
     def _largest_difference(self) -> float:
@@ -172,7 +233,15 @@ class Report:
         return (
             f"departs from {self.reference} in {len(names)} of {len(self.outputs)} outputs: {bad.name!r} has "
             f"a relative RMS error of {bad.distance.rms_rel:.1e} and a largest error of {bad.distance.max_abs:.1e} "
-            f"({self._allowed(bad)}){self._by_kernel()}"
+            f"({self._allowed(bad)}){self._by_kernel()}{self._doubt(bad)}"
+        )
+
+    def _doubt(self, bad: OutputReport) -> str:
+        if not bad.doubt:
+            return ""
+        return (
+            f"; whether the model amplifies rounding cannot be told, for {bad.doubt}: give data with --inputs F.npz, "
+            "or look at more with --check thorough"
         )
 
     def _by_kernel(self) -> str:
@@ -186,7 +255,8 @@ class Report:
     def _allowed(self, output: OutputReport) -> str:
         if not output.rounded:
             whole = f", or {FILTERED.rms:g}, and {FILTERED.largest:g} of the largest element, by fewer multiplications"
-            return f"allowed: {self.atol:g} + {self.rtol:g} * |reference|{whole * output.filtered}"
+            absolute = self.atol * min(1.0, output.largest)
+            return f"allowed: {absolute:.2g} + {self.rtol:g} * |reference|{whole * output.filtered}"
         allowed = (
             f"allowed through {self.narrow}: {self.policy.rms:g} and {self.policy.largest:g} of the largest element, "
             "and no difference in whole numbers"
@@ -212,7 +282,10 @@ class Report:
             "rounded": [o.name for o in self.outputs if o.rounded],
             "filtered": [o.name for o in self.outputs if o.filtered],
             "amplified": [o.name for o in self.outputs if o.amplified],
+            "small": [o.name for o in self.outputs if o.small],
+            "share": max((o.distance.share for o in self.outputs if o.near), default=0.0),
             "kernels": {
+                "distinct": self.distinct,
                 "judged": sum(kernel.samples > 0 for kernel in self.kernels),
                 "samples": sum(kernel.samples for kernel in self.kernels),
                 "worst": max((kernel.worst for kernel in self.kernels), default=0.0),
@@ -222,29 +295,8 @@ class Report:
             "sentence": self.sentence(),
             "notes": list(self.notes),
         }
-        outputs = [
-            {
-                "name": o.name,
-                **asdict(o.distance),
-                "passed": o.passed,
-                "rounded": o.rounded,
-                "filtered": o.filtered,
-                "amplified": o.amplified,
-                "padded": o.padded,
-            }
-            for o in self.outputs
-        ]
-        layers = [
-            {
-                "kernel": x.kernel,
-                "value": x.value,
-                "nodes": list(x.nodes),
-                **asdict(x.distance),
-                "steps": x.steps,
-                "referee": x.referee,
-            }
-            for x in self.layers
-        ]
+        outputs = [output.to_json() for output in self.outputs]
+        layers = [layer.to_json() for layer in self.layers]
         first = self.first_departure
         kernels = [kernel.to_json() for kernel in self.kernels]
         whole: dict[str, Any] = {"summary": summary, "outputs": outputs, "kernels": kernels, "layers": layers}

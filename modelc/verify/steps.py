@@ -33,10 +33,7 @@ def judged(
         return measured, 0
     if reference.dtype.kind in "iu":
         apart = np.abs(ours.astype(np.float64) - reference.astype(np.float64))
-        wrong = apart > 0
-        if span.rounding is not None:
-            real = np.clip(_real(span.rounding, value), *_limits(reference.dtype))
-            wrong &= np.abs(ours.astype(np.float64) - real) > 0.5 + NEAR
+        wrong = (apart > 0) & ~at_ties(ours, reference, span, value)
         near, steps = bool((apart <= FLIPPED_STEPS).all()), int(((apart > 0) & ~wrong).sum())
     else:
         with np.errstate(all="ignore"):
@@ -44,6 +41,15 @@ def judged(
         wrong, near, steps = excess | (np.isnan(ours) != np.isnan(reference)), True, 0
     allowed = FLIPPED * wrong.size if span.rounds and near else 0.0
     return replace(measured, passed=bool(wrong.sum() <= allowed)), steps
+
+
+def at_ties(ours: Array, reference: Array, span: Span, value: Callable[[str], Array]) -> NDArray[np.bool_]:
+    """Which whole numbers of `ours` are a right rounding of what `span` rounds, where that is known: next to a tie both
+    ways are."""
+    if reference.dtype.kind not in "iu" or span.rounding is None:
+        return np.zeros(reference.shape, bool)
+    real = np.clip(_real(span.rounding, value), *_limits(reference.dtype))
+    return np.asarray(np.abs(ours.astype(np.float64) - real) <= 0.5 + NEAR)
 
 
 def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:

@@ -2,9 +2,10 @@
 
 kernels     every kernel by itself computes, from what it really read, what it means (kernels/)
 whole       every output is near ONNX Runtime's: within `rtol` and `atol`; what went through bfloat16 or float16, or by
-            fewer multiplications, as a whole
+            fewer multiplications, as a whole (whole.py)
 witness     where an output is not near and all kernels are right, each is compared with ONNX Runtime's piece of the
-            model on the same inputs (witness.py): if all agree, the model amplifies what rounding leaves
+            model on the same inputs (witness.py): if every element agrees or was judged, the model amplifies what
+            rounding leaves
 as_used     the same bits as users run it: unwatched, again and again, in every setting (as_used.py)
 """
 
@@ -19,12 +20,9 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from modelc.errors import ModelcError, VerificationError
-from modelc.frontend.witness.surgery import dequantizes, multiplies_halves, quantizes
-from modelc.frontend.witness.unsigned import multiplies_bytes
+from modelc.errors import VerificationError
 from modelc.package import Package, read_package
 from modelc.package.watch import Watch, Watched
 from modelc.verify.as_used import JudgedRuns, as_used
@@ -32,7 +30,6 @@ from modelc.verify.check import (
     Arrays,
     Carried,
     Runner,
-    as_numbers,
     check_inputs,
     drawn_for_variants,
     filled_up,
@@ -40,29 +37,21 @@ from modelc.verify.check import (
     variant_of,
     without_constants,
 )
-from modelc.verify.compare import (
-    BF16,
-    F16,
-    HALVES,
-    QUANTIZED,
-    Distance,
-    Tolerance,
-    distance,
-    filtered_distance,
-    rounded_distance,
-)
-from modelc.verify.engine import Engine, EngineError
+from modelc.verify.compare import BF16, F16, Tolerance
+from modelc.verify.engine import EngineError
 from modelc.verify.kernels.blueprint import Blueprint
 from modelc.verify.kernels.calls import Row, rows_of, uses_by_step
 from modelc.verify.kernels.judge import Judge, calls_of
 from modelc.verify.kernels.samples import EFFORTS, Effort
 from modelc.verify.lengths import padded_to
+from modelc.verify.narrow import narrow_outputs
+from modelc.verify.pieces import Limits, Written
 from modelc.verify.reference import Reference, fixed_inputs
-from modelc.verify.report import NAMED, LayerReport, OutputReport, Report
-from modelc.verify.witness import Written, compare_pieces
+from modelc.verify.report import NAMED, Report
+from modelc.verify.whole import Whole
+from modelc.verify.witness import Witnessed, compare_pieces
 
 RTOL, ATOL, SAMPLES = 1e-3, 1e-4, 2
-HIDDEN = 0.01  # relative RMS error of an output that `atol` may hide where its kernels are not judged
 
 
 def verify_outputs(
@@ -100,14 +89,13 @@ def verify_outputs(
     effort = replace(effort, work=effort.work / len(read.manifest.variants))
     with ExitStack() as stack:
         wanted = stack.enter_context(Reference(read, model))
-        narrow = multiplied(read)
-        policy = f16 if narrow == "float16" else bf16
-        whole = _Whole(read, wanted.path, rtol, atol, policy, bool(blueprints))
+        narrow = narrow_outputs(read, [blueprint.program for blueprint in blueprints])
+        policy = f16 if narrow.dtype == "float16" else bf16
+        whole = Whole(read, wanted.path, rtol, atol, policy, narrow)
         reference = whole.reference(stack)
         inside = [_Inside.of(read, number, blueprint, effort, seed) for number, blueprint in enumerate(blueprints)]
-        failure: str | None = None
+        failure = narrow.fault or None
         compared = 0
-        layers: tuple[LayerReport, ...] = ()
         feeds: Iterable[tuple[int, Arrays]] = ()
         try:  # before inputs are drawn as the manifest says: it may say something else than the library
             runner = Runner(read, stack)
@@ -140,27 +128,27 @@ def verify_outputs(
                 replace(output, padded=shorter * (not output.passed)) for output in whole.compare(made, expected)
             ]
             departs = not all(output.passed for output in reports)
-            if within is not None and not shorter and (departs or per_layer) and number not in whole.witnessed:
-                whole.witnessed[number] = within.witnessed(wanted.path, fed, whole)
-                layers += whole.witnessed[number]
-            whole.collect(reports, number, within)
+            asked = departs or (per_layer and number not in whole.witnessed)
+            if within is not None and not shorter and asked:
+                whole.witness(number, within.witnessed(wanted.path, fed, whole, departs))
+            whole.collect(reports, number, within.judge if within else None)
         notes = [] if failure else [not_run_note(number, runner.not_run(number), read) for number in variants]
     kernels = tuple(report for watched in inside for report in watched.judge.reports.values())
     notes += whole.notes + _notes(kernels, bool(blueprints))
     outputs = tuple(whole.outputs.values())
     about = reference.about
     told = tuple(dict.fromkeys(filter(None, notes)))
-    report = Report(about, rtol, atol, bf16, f16, narrow, seed, compared, outputs, kernels, layers, failure, told)
+    layers, dtype = tuple(whole.layers.values()), narrow.dtype
+    report = Report(about, rtol, atol, bf16, f16, dtype, seed, compared, outputs, kernels, layers, failure, told)
+    report = replace(report, distinct=_distinct(inside))
     return replace(report, used=as_used(judged, time.monotonic() - start)) if report.passed else report
 
 
-def multiplied(package: Package) -> str:
-    """The 16-bit floats that outputs are computed through: a package has those of one precision. "" where none are."""
-    plans = package.manifest.variants
-    if not any(plan.rounded for plan in plans):
-        return ""
-    dtypes = {step.dtype for plan in plans for step in plan.steps}
-    return "float16" if "float16" in dtypes and "bfloat16" not in dtypes else "bfloat16"
+def _distinct(inside: Sequence[_Inside]) -> int:
+    """How many kernels were judged: those of equal Tasks are one."""
+    judged = {key for watched in inside for key, report in watched.judge.reports.items() if report.samples}
+    programs = (program for watched in inside for program in watched.blueprint.program.every_program)
+    return len({bound.task.hash for p in programs for bound in p.tasks if (p.name, bound.task.name) in judged})
 
 
 def _notes(kernels: Sequence[Any], judged: bool) -> list[str]:
@@ -175,10 +163,10 @@ def _notes(kernels: Sequence[Any], judged: bool) -> list[str]:
     silent = [(name, *count) for kernel in kernels for name, count in kernel.silent.items()]
     if silent:
         name, count, channels = max(silent, key=lambda counted: counted[1] / counted[2])
-        more = f", and of {len(silent) - 1} more values" if len(silent) > 1 else ""
+        more = f" and some of {len(silent) - 1} more values" if len(silent) > 1 else ""
         notes.append(
-            f"not compared: {count} of {channels} channels of {name!r}{more} had the same number everywhere in every "
-            "sample; --inputs F.npz gives data"
+            f"not compared: {count} of {channels} channels of {name!r}{more}, which no sample makes vary; "
+            "--inputs F.npz gives data"
         )
     return notes
 
@@ -215,6 +203,7 @@ class _Inside:
     number: int
     effort: Effort
     unseen: Sequence[Row] = ()  # of the last run: outputs of kernels that no control flow decides about
+    outputs: Arrays = field(default_factory=dict)  # of the last run
 
     @classmethod
     def of(cls, package: Package, number: int, blueprint: Blueprint, effort: Effort, seed: int) -> _Inside:
@@ -244,20 +233,32 @@ class _Inside:
         for row in self.unseen:
             self.judge.not_run(row.use, row.buffer)
         self.judge.end(outputs)
+        self.outputs = outputs
 
-    def witnessed(self, model: Path, feed: Arrays, whole: _Whole) -> tuple[LayerReport, ...]:
-        """Every kernel of the last run against ONNX Runtime's piece."""
+    def witnessed(self, model: Path, feed: Arrays, whole: Whole, departs: bool) -> Witnessed:
+        """Every kernel of the last run against ONNX Runtime's piece; where an output `departs`, in the whole too. An
+        output that is a view of what a kernel wrote is one more value, right by its meaning as that is."""
+        program, rounded = self.blueprint.program, self.judge.rounded
+        written = self.judge.written()
+        writers = {program.values[name].root: bound for bound in program.tasks for name in bound.outputs}
+        views = {name for name in self.outputs if name in program.values} - written.keys()
+        made = {name: (writers.get(program.values[name].root), self.outputs[name]) for name in views}
         values = {
-            name: Written(bound.task.name, bound.task.nodes, array, name in self.judge.rounded)
-            for name, (bound, array) in self.judge.written().items()
+            name: Written(bound.task.name, bound.task.nodes, array, whole.narrow.dtype if name in rounded else "")
+            for name, (bound, array) in (*written.items(), *sorted(made.items()))
+            if bound is not None
         }
+
+        def explains(name: str, theirs: NDArray[Any]) -> bool:
+            return name in views or self.judge.explains(name, theirs)
+
+        # no piece is equal to the last bit
+        limits = Limits(max(whole.rtol, RTOL), max(whole.atol, ATOL), whole.policy, whole.filters)
         try:
-            tolerance = (max(whole.rtol, RTOL), max(whole.atol, ATOL))  # no piece is equal to the last bit
-            limits = (tolerance, whole.policy, whole.filters)
-            return compare_pieces(model, feed, values, self.judge.assembled(), *limits, self.judge.explains)
+            return compare_pieces(model, feed, values, self.judge.assembled(), limits, explains, departs)
         except EngineError as error:
             whole.notes.append(f"kernels cannot be compared with ONNX Runtime's pieces of the model: {error}")
-            return ()
+            return Witnessed(())
 
 
 def _ticking_off(due: dict[int, Row], records: Iterator[Watched]) -> Iterator[Watched]:
@@ -272,80 +273,3 @@ def _told(records: Iterator[Watched], rows: Sequence[Row], going: _Going) -> Ite
     for record in records:
         going.within_run(rows[record.place].step)
         yield record
-
-
-@dataclass
-class _Whole:
-    """The outputs of a package and those of `model` in ONNX Runtime."""
-
-    package: Package
-    model: Path
-    rtol: float
-    atol: float
-    policy: Tolerance  # of what is computed through 16-bit floats
-    judged: bool  # whether kernels are, by themselves
-    outputs: dict[str, OutputReport] = field(default_factory=dict)
-    witnessed: dict[int, tuple[LayerReport, ...]] = field(default_factory=dict)  # by variant
-    notes: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        plans = self.package.manifest.variants
-        self.rounded = frozenset(name for plan in plans for name in plan.rounded)
-        self.filters = any(plan.filters for plan in plans)
-        self.quantized = quantizes(self.model)
-        self.halves = multiplies_halves(self.model)
-        self.plain = self.quantized or dequantizes(self.model) or multiplies_bytes(self.model)
-
-    def reference(self, stack: ExitStack) -> Engine:
-        """ONNX Runtime; where numbers are quantized without its fusions, which change them, and with products of bytes
-        that are exact on every CPU."""
-        return stack.enter_context(Engine("ort-plain" if self.plain else "ort", self.model, timed=False))
-
-    def compare(self, made: Arrays, reference: Arrays) -> list[OutputReport]:
-        """One report for each output. Raises ModelcError for one that the model does not have."""
-        if missing := made.keys() - reference.keys():
-            raise ModelcError(
-                f"the model has no output {min(missing)!r}: {self.package.path} was compiled from another model"
-            )
-        dtypes = {t.name: t.dtype for t in self.package.manifest.variants[0].outputs}
-        reports = []
-        for name, array in made.items():
-            dtype, theirs = dtypes[name], reference[name]
-            theirs = as_numbers(theirs, dtype) if theirs.dtype == np.uint8 else theirs
-            apart = self._distance(name, as_numbers(array, dtype), theirs)
-            flags = (name in self.rounded, self.filters and name not in self.rounded)
-            hidden = not self.judged and name not in self.rounded and apart.rms_rel > HIDDEN
-            reports.append(OutputReport(name, apart, apart.passed and not hidden, *flags))
-        return reports
-
-    def _distance(self, name: str, ours: NDArray[Any], reference: NDArray[Any]) -> Distance:
-        if name in self.rounded:
-            return rounded_distance(ours, reference, self.policy)
-        plainly = filtered_distance if self.filters else distance
-        apart = plainly(ours, reference, self.rtol, self.atol)
-        if apart.passed or not self.halves:
-            return apart
-        apart = rounded_distance(ours, reference, HALVES)
-        note = f"the model has weights in float16: a relative RMS error of {HALVES.rms:g} is allowed, for ONNX Runtime "
-        note += "rounds to that what it folds into them"
-        self.notes += [note] * (note not in self.notes)
-        return apart
-
-    def collect(self, reports: Sequence[OutputReport], variant: int, inside: _Inside | None) -> None:
-        """The reports of one sample, with the verdict of the witness on those that depart."""
-        for report in reports:
-            if not report.passed and self._amplified(report, variant, inside):
-                report = replace(report, passed=True, amplified=True, padded="")
-            before = self.outputs.get(report.name)
-            self.outputs[report.name] = report if before is None else before.worse(report)
-
-    def _amplified(self, report: OutputReport, variant: int, inside: _Inside | None) -> bool:
-        if inside is None or not all(kernel.passed for kernel in inside.judge.reports.values()):
-            return False
-        steps = self.quantized and report.distance.rms_rel <= QUANTIZED.rms  # roundings to whole numbers may explain it
-        if report.padded:  # its kernels ran on what was filled up, which may be what makes the difference
-            return steps
-        if report.rounded and not steps:
-            return False
-        layers = self.witnessed.get(variant, ())
-        return bool(layers) and all(layer.passed for layer in layers)

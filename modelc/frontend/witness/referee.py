@@ -1,8 +1,12 @@
-"""The reference evaluator of onnx on a part of a model: a third reading where two differ."""
+"""The reference evaluator of onnx on a part of a model: a third reading where two differ.
+
+It is silent about what it is known to compute wrongly (building/misread.py), and about parts with anything that the
+importer folds: that asks the same evaluator, so that there are two readings and no third.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +14,27 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from modelc.frontend.building.fold import KEPT, RANDOM
+from modelc.frontend.building.misread import is_misread
+from modelc.frontend.control.structure import reads
 
-def refereed(path: str | Path, output: str, given: Mapping[str, NDArray[Any]]) -> NDArray[Any] | None:
+Array = NDArray[Any]
+SHAPES = {"Shape", "Size"}  # their results are constants to the importer
+MOVES = {"Constant", "Identity", "Gather", "Concat", "Squeeze", "Unsqueeze", "Reshape"}  # of constants: no arithmetic
+STATED = 1 << 16  # bytes of a constant that nodes may be told by
+
+
+def refereed(path: str | Path, output: str, given: Mapping[str, Array]) -> Array | None:
     """What the nodes between `given` inputs and `output` of the model's own graph compute, by onnx; None where it
-    cannot say."""
+    cannot say, or is no witness."""
     from onnx.reference import ReferenceEvaluator  # it takes long to import
 
     model = onnx.load(path)
-    producers = {name: node for node in model.graph.node for name in node.output if name}
-    needed: list[onnx.NodeProto] = []
-    pending, seen = [output], set[str]()
-    while pending:
-        name = pending.pop()
-        if name in seen or name in given or name not in producers:
-            continue
-        node = producers[name]
-        seen |= {*node.output}
-        needed.append(node)
-        pending += node.input
-    wanted = {id(node) for node in needed}
-    nodes = [node for node in model.graph.node if id(node) in wanted]
-    used = {name for node in nodes for name in node.input}
+    nodes = _between(model.graph, output, given)
+    used = {name for node in nodes for name in reads(node)}
     constants = [tensor for tensor in model.graph.initializer if tensor.name in used]
+    if not is_witness(model, nodes, constants):
+        return None
     inputs = [onnx.ValueInfoProto(name=name) for name in sorted(used & given.keys())]
     graph = onnx.helper.make_graph(nodes, "part", inputs, [onnx.ValueInfoProto(name=output)], constants)
     part = onnx.ModelProto(ir_version=model.ir_version, graph=graph, functions=model.functions)
@@ -41,3 +44,59 @@ def refereed(path: str | Path, output: str, given: Mapping[str, NDArray[Any]]) -
     except Exception:  # it lacks operators, and dtypes of those that it has: then there is no third reading
         return None
     return np.asarray(results[0] if isinstance(results, list) else results[output])
+
+
+def is_witness(
+    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], constants: Collection[onnx.TensorProto]
+) -> bool:
+    """Whether onnx's evaluator says of these nodes of a model something that is right, and that the importer has not
+    from it."""
+    version = {entry.domain: entry.version for entry in model.opset_import}.get("", 1)
+    stated = {t.name: onnx.numpy_helper.to_array(t) for t in constants if t.ByteSize() <= STATED}
+    stated |= {
+        node.output[0]: onnx.numpy_helper.to_array(attribute.t)
+        for node in nodes
+        for attribute in node.attribute
+        if node.op_type == "Constant" and attribute.name == "value"
+    }
+    of_functions = [node for function in model.functions for node in function.node]
+    for node in (*_nested(nodes), *of_functions):
+        if node.domain in ("", "ai.onnx") and is_misread(node, version, [stated.get(x) for x in node.input]):
+            return False
+    return not any(node.op_type not in MOVES for node in _folded(nodes, {tensor.name for tensor in constants}))
+
+
+def _folded(nodes: Sequence[onnx.NodeProto], constants: set[str]) -> Iterator[onnx.NodeProto]:
+    """The nodes, in order, whose inputs are constants to the importer, all of them."""
+    known = {*constants, ""}
+    for node in nodes:
+        if node.op_type in SHAPES:
+            known.update(node.output)
+        elif node.op_type not in KEPT | RANDOM and known.issuperset(reads(node)):
+            known.update(node.output)
+            yield node
+
+
+def _nested(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """The nodes, and those of their bodies."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from _nested(body.node)
+
+
+def _between(graph: onnx.GraphProto, output: str, given: Collection[str]) -> list[onnx.NodeProto]:
+    """The nodes that `output` is made by of what is given, and of constants, in order."""
+    producers = {name: node for node in graph.node for name in node.output if name}
+    needed = set[int]()
+    pending, seen = [output], set[str]()
+    while pending:
+        name = pending.pop()
+        if name in seen or name in given or name not in producers:
+            continue
+        node = producers[name]
+        seen |= {*node.output}
+        needed.add(id(node))
+        pending += reads(node)
+    return [node for node in graph.node if id(node) in needed]

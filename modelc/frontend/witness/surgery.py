@@ -100,6 +100,11 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from _graphs(attribute.g)
 
 
+def reads_by_value(path: str | Path) -> dict[str, list[str]]:
+    """For each value that the model's graph computes, what its node reads."""
+    return {name: [*reads(node)] for node in read_outline(path).graph.node for name in node.output if name}
+
+
 def expose(path: str | Path, names: Iterable[str], output: Path) -> tuple[str, ...]:
     """Writes the model with every one of `names` that its graph computes as an output, and says which these are."""
     model = onnx.load(path)

@@ -11,7 +11,7 @@ nothing: roundings of like numbers are not independent, and two ways to compute 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -311,6 +311,11 @@ class Judge:
         unjudged = [report for report in self.reports.values() if report.unjudged]
         if unjudged:
             return f"kernel {unjudged[0].kernel} cannot be judged: {next(iter(unjudged[0].unjudged.values()))}"
+        return ""
+
+    def judged_wholly(self, confirmed: Collection[str] = ()) -> str:
+        """Why some element of some kernel of the last run was not judged; "" where all were. All elements of the
+        `confirmed` values of the model are another engine's, or explained()."""
         return ""
 
     # --- one output -----------------------------------------------------------------------------------------------

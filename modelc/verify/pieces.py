@@ -1,0 +1,163 @@
+"""A value that a kernel wrote, beside what ONNX Runtime's piece of the model makes of what the kernel read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.frontend.witness.surgery import Span
+from modelc.verify.compare import (
+    ROUNDOFF,
+    Distance,
+    Tolerance,
+    filtered_distance,
+    rounded_distance,
+    scaled,
+    unsettled,
+)
+from modelc.verify.report import AGREES, CONTRADICTS, EXPLAINED, SILENT, TIES, LayerReport
+from modelc.verify.steps import FLIPPED, FLIPPED_STEPS, at_ties, judged
+
+Array = NDArray[Any]
+Values = Callable[[str], Array]  # what the model's values are in this run, by name
+MOST_MOVES = 3.0  # how often as far as ONNX Runtime's numbers on moved inputs ours may be from its own
+
+
+@dataclass(frozen=True)
+class Written:
+    """A value as a kernel wrote it, as the model has it; `narrow`: the 16-bit floats that it was computed through."""
+
+    kernel: str
+    nodes: tuple[str, ...]
+    array: Array
+    narrow: str = ""
+
+    def within(self, shape: tuple[int, ...]) -> Written:
+        """As much of the value as there is in a run, where its size depends on data."""
+        array = self.array
+        if array.ndim == len(shape) and all(n >= m for n, m in zip(array.shape, shape, strict=True)):
+            array = array[tuple(slice(m) for m in shape)]
+        return replace(self, array=array)
+
+    def unsettled(self, theirs: Array) -> Array:
+        """Which elements are not those of another engine to roundoff."""
+        return unsettled(self.array, theirs, ROUNDOFF[self.narrow] if self.narrow else None)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is near: within `atol`, in proportion for what is small all over, and `rtol`; what is computed through
+    16-bit floats as `policy` says. `filters`: some kernel makes fewer multiplications."""
+
+    rtol: float
+    atol: float
+    policy: Tolerance
+    filters: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """The value `name` as it was `written`, and as ONNX Runtime has it (`theirs`); `span` is what of the nodes between
+    rounds to whole numbers."""
+
+    written: Written
+    name: str
+    theirs: Array
+    span: Span
+    limits: Limits
+
+    @cached_property
+    def _apart(self) -> Array:
+        """The elements that are not the same to roundoff."""
+        return self.written.unsettled(self.theirs)
+
+    def is_settled(self, values: Values) -> bool:
+        """Whether all elements are the same to roundoff, or whole numbers that either way of a tie gives."""
+        if self.written.array.shape != self.theirs.shape:
+            return False
+        return not self._apart.any() or not (self._apart & ~self._tied(values)).any()
+
+    def report(self, explained: bool, values: Values) -> LayerReport:
+        """What is to be said of the value as far as there are two readings; SILENT where a third has to decide.
+        `explained`: each element that is not settled is right by its meaning."""
+        near, steps = self._near(values, self.limits.atol)
+        report = LayerReport(self.written.kernel, self.name, self.written.nodes, near, steps)
+        if self.is_settled(values):
+            return report
+        if self.written.array.shape != self.theirs.shape:
+            return replace(report, referee=SILENT)
+        if explained and self._near(values, scaled(self.limits.atol, self.theirs))[0].passed:
+            return replace(report, referee=EXPLAINED)
+        if not explained and self._follows_from_ties:
+            return replace(report, referee=TIES)
+        return replace(report, referee=SILENT)
+
+    def decided(self, explained: bool, third: Array | None) -> str:
+        """What the reference evaluator of onnx says, which makes `third` of the piece; None where it cannot."""
+        if third is None or third.shape != self.theirs.shape or self.written.array.shape != self.theirs.shape:
+            return SILENT
+        return AGREES if self._is_with_ours(third, explained) else CONTRADICTS
+
+    def may_move(self, explained: bool) -> bool:
+        """Whether it says something that ONNX Runtime's own numbers move as far: where ours are right by their meaning,
+        or something is rounded to whole numbers on the way."""
+        return self.written.array.shape == self.theirs.shape and (explained or self.span.rounds > 0)
+
+    def moves_as_far(self, moved: Sequence[Array]) -> bool:
+        """Whether ONNX Runtime's numbers for inputs that are `moved` are as far from its own as ours are."""
+        wanted = np.asarray(self.theirs, np.float64)
+        ours = _apart(self.written.array, wanted)
+        theirs = [_apart(array, wanted) for array in moved]
+        rms, largest = (MOST_MOVES * max(distances) for distances in zip(*theirs, strict=True))
+        return bool(ours[0] <= rms and ours[1] <= largest)
+
+    def _near(self, values: Values, atol: float) -> tuple[Distance, int]:
+        """How far the two are apart, whether that is within the limits, and how many whole numbers are at ties."""
+        ours, limits = self.written.array, self.limits
+        if self.written.narrow:
+            return rounded_distance(ours, self.theirs, limits.policy), 0
+        apart, steps = judged(ours, self.theirs, self.span, values, limits.rtol, atol)
+        if not apart.passed and limits.filters and ours.dtype.kind == "f":
+            apart = filtered_distance(ours, self.theirs, limits.rtol, atol)
+        return apart, steps
+
+    def _tied(self, values: Values) -> Array:
+        return at_ties(self.written.array, self.theirs, self.span, values)
+
+    @property
+    def _follows_from_ties(self) -> bool:
+        """Whether so few elements differ that a tie on the way, at no value of a kernel, may be why."""
+        ours, theirs = self.written.array, self.theirs
+        if theirs.dtype.kind in "iu" and (np.abs(ours.astype(np.float64) - theirs) > FLIPPED_STEPS).any():
+            return False
+        return self.span.rounds > 0 and bool(self._apart.sum() <= FLIPPED * self._apart.size)
+
+    def _is_with_ours(self, third: Array, explained: bool) -> bool:
+        """Whether the third reading is with ours wherever these are not ONNX Runtime's: to roundoff, or, where ours are
+        right by their meaning, within the limits."""
+        ours = self.written.array
+        if ours.dtype.kind in "iu" and (self.span.rounding is not None or self.span.rounds):
+            apart = np.abs(ours.astype(np.float64) - third) > 1  # a step, at ties
+        elif explained:
+            apart = _beyond(ours, third, self.limits.rtol, scaled(self.limits.atol, self.theirs))
+        else:
+            apart = self.written.unsettled(third.astype(self.theirs.dtype))
+        return not (self._apart & apart).any()
+
+
+def _beyond(ours: Array, reference: Array, rtol: float, atol: float) -> Array:
+    a, b = np.asarray(ours, np.float64), np.asarray(reference, np.float64)
+    with np.errstate(all="ignore"):
+        near = (np.abs(a - b) <= atol + rtol * np.abs(b)) | (a == b) | (np.isnan(a) & np.isnan(b))
+    return np.asarray(~near)
+
+
+def _apart(array: Array, wanted: Array) -> tuple[float, float]:
+    """The root mean square, and the largest, of the differences."""
+    apart = np.abs(np.asarray(array, np.float64) - wanted)
+    return float(np.sqrt(np.mean(apart**2))), float(apart.max(initial=0.0))
