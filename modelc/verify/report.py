@@ -86,6 +86,11 @@ class LayerReport:
         return self.referee not in (CONTRADICTS, SILENT)
 
     @property
+    def settled(self) -> bool:
+        """Whether all elements are ONNX Runtime's to roundoff."""
+        return not self.referee
+
+    @property
     def read_otherwise(self) -> bool:
         """Whether ONNX Runtime reads the nodes otherwise than we and the reference evaluator of onnx do."""
         return self.referee == AGREES and not self.distance.passed

@@ -128,9 +128,12 @@ def verify_outputs(
                 replace(output, padded=shorter * (not output.passed)) for output in whole.compare(made, expected)
             ]
             departs = not all(output.passed for output in reports)
-            asked = departs or (per_layer and number not in whole.witnessed)
+            doubted = within is not None and within.judge.doubted
+            asked = departs or doubted or (per_layer and number not in whole.witnessed)
             if within is not None and not shorter and asked:
-                whole.witness(number, within.witnessed(wanted.path, fed, whole, departs))
+                witnessed = within.witnessed(wanted.path, fed, whole, departs)
+                within.judge.clear({layer.value for layer in witnessed.layers if layer.settled})
+                whole.witness(number, witnessed)
             whole.collect(reports, number, within.judge if within else None)
         notes = [] if failure else [not_run_note(number, runner.not_run(number), read) for number in variants]
     kernels = tuple(report for watched in inside for report in watched.judge.reports.values())

@@ -304,19 +304,27 @@ class Judge:
                     return False
         return True
 
-    def judged_wholly(self) -> str:
-        """Why some element of some kernel of the last run was not judged; "" where all were."""
-        if self._evicted:
-            return f"its values take more than {REMEMBERED_BYTES >> 30} GiB"
-        unjudged = [report for report in self.reports.values() if report.unjudged]
-        if unjudged:
-            return f"kernel {unjudged[0].kernel} cannot be judged: {next(iter(unjudged[0].unjudged.values()))}"
-        return ""
-
     def judged_wholly(self, confirmed: Collection[str] = ()) -> str:
         """Why some element of some kernel of the last run was not judged; "" where all were. All elements of the
         `confirmed` values of the model are another engine's, or explained()."""
+        if self._evicted:
+            return f"what kernels wrote takes more than {REMEMBERED_BYTES >> 30} GiB"
+        for report in self.reports.values():
+            for name, reason in report.unjudged.items():
+                if name in self.blueprint.graph.values and name not in confirmed:
+                    return f"kernel {report.kernel} could not be judged: {reason}"
         return ""
+
+    @property
+    def doubted(self) -> frozenset[str]:
+        """The values whose numbers are not those that their kernels should compute."""
+        return frozenset(name for report in self.reports.values() for name in report.numbers)
+
+    def clear(self, settled: Collection[str]) -> None:
+        """The `settled` values are another engine's to roundoff: whatever was said of their numbers, they are right."""
+        for key, report in self.reports.items():
+            for name in (name for name in report.numbers if name in settled):
+                self.reports[key] = report = report.cleared(name)
 
     # --- one output -----------------------------------------------------------------------------------------------
 
