@@ -152,6 +152,8 @@ class Run:
     recipe: Recipe | Packing | None = None  # by which `model` was quantized; `digest` is of the float model then
 
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
+        if self.config.policy.precision in ("bf16", "f16"):  # before a tool is asked for that would not help
+            require(self.target, DTYPES[self.config.policy.precision])
         if self.stages.reach("package"):  # what would fail at the end, before any work
             check_place(output)
             _ = self.toolchain
@@ -162,8 +164,6 @@ class Run:
             from modelc.codegen.kernels import llvm_machine  # and TVM, which nothing before needs
 
             llvm_machine(self.target)
-        if self.config.policy.precision in ("bf16", "f16"):
-            require(self.target, DTYPES[self.config.policy.precision])
         verify = verify and self.stages.reach("verify")
         try:
             built = self.built(output, verify, keep_unverified)

@@ -335,8 +335,9 @@ def test_a_package_in_bfloat16_says_so_and_is_rebuilt_from_its_choices(tmp_path)
 
 @native
 def test_a_package_out_of_policy_is_refused(tmp_path) -> None:
+    asked = {"shapes": small.SHAPES[:1], "config": strict(1e-6), "precision": "bf16"}
     with pytest.raises(VerificationError, match=r"allowed through bfloat16: 1e-06 and 0\.1 of the largest"):
-        modelc.compile(small.model(), None, tmp_path / "p", small.SHAPES[:1], strict(1e-6), precision="bf16")
+        modelc.compile(small.model(), output=tmp_path / "p", **asked)
     assert not list(tmp_path.iterdir())
 
 
@@ -358,14 +359,15 @@ def test_auto_keeps_in_float32_what_adds_most(tmp_path, monkeypatch) -> None:
 
 @native
 def test_auto_is_decided_by_verification(tmp_path) -> None:
+    asked = {"shapes": small.SHAPES[:1], "precision": "auto", "verify": False}
     with pytest.raises(ConfigError, match="precision auto is decided by verification"):
-        modelc.compile(small.model(), None, tmp_path / "p", small.SHAPES[:1], precision="auto", verify=False)
+        modelc.compile(small.model(), output=tmp_path / "p", **asked)
 
 
 @native
 def test_auto_ends_in_float32_if_it_must(tmp_path) -> None:
     config = strict(1e-6).allowing(precision="auto")
-    result = modelc.compile(small.model(), None, tmp_path / "p", small.SHAPES[:1], config)
+    result = modelc.compile(small.model(), output=tmp_path / "p", shapes=small.SHAPES[:1], config=config)
     assert result.report is not None and result.report.passed and not result.report.outputs[0].rounded
     assert any(re.match("precision auto: 0 of 3 contractions", note) for note in result.notes)
 

@@ -4,6 +4,7 @@ once."""
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,8 @@ def products_add_most(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first package is said to be wrong, and matrix products to add most to the error."""
     check, reports = Comparison.report, list[Report]()
 
-    def checked(comparison: Comparison, folder: Path) -> Report:
-        reports.append(check(comparison, folder))
+    def checked(comparison: Comparison, folder: Path, say: Callable[[str], None]) -> Report:
+        reports.append(check(comparison, folder, say))
         return reports[-1] if len(reports) > 1 else replace(reports[-1], failure="was said to be wrong")
 
     def added(run: pipeline.Run, programs: Programs) -> list[dict[str, float]]:
