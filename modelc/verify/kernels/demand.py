@@ -409,13 +409,14 @@ class Evaluator:
             shape = (rows, depth)
             self._spend(prod(shape))
             terms = [self._terms(order, block, env, shape, n) for n in range(len(block.body))]
-            parts.append(self._folded(block, terms, number))
+            parts.append(self._folded(block, [values for values, _ in terms], number, any(cut for _, cut in terms)))
         return _joined(parts, dtype)
 
     def _terms(
         self, order: Order, block: Block, env: Mapping[str, Array], shape: tuple[int, ...], number: int
-    ) -> Rounded:
-        """What is combined: body `number` over samples and reduction; the identity where a condition fails."""
+    ) -> tuple[Rounded, bool]:
+        """What is combined: body `number` over samples and reduction; the identity where a condition fails, and whether
+        it does anywhere."""
         dtypes = tuple(self.definitions.buffer(w.buffer)[0] for w in block.writes)
         body = block.body[number]
         if self._is_fused(block):
@@ -426,7 +427,7 @@ class Evaluator:
             made = self._evaluate(body, env, order, {})
         terms = Rounded(*_broadcast(made, shape))
         if not block.where:
-            return terms
+            return terms, False
         holds = Rounded(*_broadcast(self._evaluate(conjunction(block.where), env, order, {}), shape))
         if holds.bias is not None:
             raise CannotSay(f"what {block.name} adds up is not certain")
@@ -434,7 +435,7 @@ class Evaluator:
         identity = AGGREGATIONS[block.aggregation].identity(dtypes)[number]
         value = np.where(inside, terms.value, np.asarray(identity.value, terms.value.dtype))
         sigma, bias = (None if x is None else np.where(inside, x, 0.0) for x in (terms.sigma, terms.bias))
-        return Rounded(value, terms.dtype, sigma, bias)
+        return Rounded(value, terms.dtype, sigma, bias), not inside.all()
 
     def _is_fused(self, block: Block) -> bool:
         """Whether a machine adds up products that are not rounded by themselves."""
@@ -446,7 +447,9 @@ class Evaluator:
         real = is_float(self.definitions.buffer(block.writes[0].buffer)[0])
         return one_by_one and real and isinstance(body, Op) and body.name == "mul"
 
-    def _folded(self, block: Block, terms: Sequence[Rounded], number: int) -> Rounded:
+    def _folded(self, block: Block, terms: Sequence[Rounded], number: int, cut: bool) -> Rounded:
+        """The terms combined. `cut`: a condition leaves some out, so that loops are cut where it fails, and LLVM may
+        contract products in one part and round them in the other."""
         name, analysis = block.aggregation, self.definitions.analysis
         if name == "add":
             product = isinstance(block.body[0], Op) and block.body[0].name == "mul"
@@ -454,7 +457,7 @@ class Evaluator:
                 return analysis.summed(terms[0], 1, product)
             loose = isinstance(block.body[0], Load) and self._may_be_product(block.body[0])
             order = self.definitions.order_of(block)
-            return analysis.added(terms[0], order, loose or (product and order is None), product)
+            return analysis.added(terms[0], order, loose or (product and (cut or order is None)), product)
         if name == "mul":
             return analysis.multiplied(terms[0], 1)
         if name in ("max", "min"):
