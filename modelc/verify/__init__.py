@@ -3,7 +3,6 @@ which a package is first read with its choices.
 
 draw.py, check.py        inputs that a model makes sense of, and running a package on them
 draw_*.py                whole numbers and indices, and real numbers, for what the model makes of them
-unread.py                rows of tables that no drawn index named
 lengths.py, ways.py      inputs that are shorter than a variant; those that take each way through control flow
 kernels/                 every kernel by what it means
 whole.py, reference.py   ONNX Runtime beside the whole

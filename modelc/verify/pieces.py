@@ -20,6 +20,7 @@ from modelc.verify.compare import (
     scaled,
     unsettled,
 )
+from modelc.verify.kernels.reading import Explanation
 from modelc.verify.report import AGREES, CONTRADICTS, EXPLAINED, SILENT, TIES, LayerReport
 from modelc.verify.steps import FLIPPED, FLIPPED_STEPS, at_ties, judged
 
@@ -82,7 +83,7 @@ class Piece:
             return False
         return not self._apart.any() or not (self._apart & ~self._tied(values)).any()
 
-    def report(self, explained: bool, values: Values) -> LayerReport:
+    def report(self, explained: Explanation, values: Values) -> LayerReport:
         """What is to be said of the value as far as there are two readings; SILENT where a third has to decide.
         `explained`: each element that is not settled is right by its meaning."""
         near, steps = self._near(values, self.limits.atol)
@@ -91,22 +92,22 @@ class Piece:
             return report
         if self.written.array.shape != self.theirs.shape:
             return replace(report, referee=SILENT)
-        if explained and self._near(values, scaled(self.limits.atol, self.theirs))[0].passed:
+        if explained.ours and explained.theirs:
             return replace(report, referee=EXPLAINED)
-        if not explained and self._follows_from_ties:
+        if not explained.ours and self._follows_from_ties:
             return replace(report, referee=TIES)
         return replace(report, referee=SILENT)
 
-    def decided(self, explained: bool, third: Array | None) -> str:
+    def decided(self, explained: Explanation, third: Array | None) -> str:
         """What the reference evaluator of onnx says, which makes `third` of the piece; None where it cannot."""
         if third is None or third.shape != self.theirs.shape or self.written.array.shape != self.theirs.shape:
             return SILENT
-        return AGREES if self._is_with_ours(third, explained) else CONTRADICTS
+        return AGREES if self._is_with_ours(third, explained.ours) else CONTRADICTS
 
-    def may_move(self, explained: bool) -> bool:
+    def may_move(self, explained: Explanation) -> bool:
         """Whether it says something that ONNX Runtime's own numbers move as far: where ours are right by their meaning,
         or something is rounded to whole numbers on the way."""
-        return self.written.array.shape == self.theirs.shape and (explained or self.span.rounds > 0)
+        return self.written.array.shape == self.theirs.shape and (explained.ours or self.span.rounds > 0)
 
     def moves_as_far(self, moved: Sequence[Array]) -> bool:
         """Whether ONNX Runtime's numbers for inputs that are `moved` are as far from its own as ours are."""

@@ -23,6 +23,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modelc.errors import VerificationError
+from modelc.frontend.steering.unread import index_inputs, unread_rows
+from modelc.frontend.steering.uses import read_uses
 from modelc.package import Package, read_package
 from modelc.package.watch import Watch, Watched
 from modelc.verify.as_used import JudgedRuns, as_used
@@ -42,6 +44,7 @@ from modelc.verify.engine import EngineError
 from modelc.verify.kernels.blueprint import Blueprint
 from modelc.verify.kernels.calls import Row, rows_of, uses_by_step
 from modelc.verify.kernels.judge import Judge, calls_of
+from modelc.verify.kernels.reading import EXPLAINED, Explanation
 from modelc.verify.kernels.samples import EFFORTS, Effort
 from modelc.verify.lengths import padded_to
 from modelc.verify.narrow import narrow_outputs
@@ -105,6 +108,8 @@ def verify_outputs(
         except VerificationError as error:
             failure = f"did not run: {error}"
         carried, judged = Carried(read), JudgedRuns(read)
+        uses, indices = read_uses(model), list[Arrays]()
+        indexing = index_inputs(uses)
         going = _Going(say, _expected(read, given, drawn_for if feeds is not given else (), samples))
         variants = dict[int, None]()
         for number, feed in feeds:
@@ -118,6 +123,7 @@ def verify_outputs(
                 failure = f"did not run: {error}"
                 break
             judged.keep(number, feed, made)
+            indices.append({name: array for name, array in feed.items() if name in indexing})
             going.run_ended(len(read.manifest.variants[number].steps))
             if within is not None:
                 within.end(made)
@@ -137,7 +143,7 @@ def verify_outputs(
             whole.collect(reports, number, within.judge if within else None)
         notes = [] if failure else [not_run_note(number, runner.not_run(number), read) for number in variants]
     kernels = tuple(report for watched in inside for report in watched.judge.reports.values())
-    notes += whole.notes + _notes(kernels, bool(blueprints))
+    notes += [*whole.notes, *_notes(kernels, bool(blueprints)), *unread_rows(uses, indices)]
     outputs = tuple(whole.outputs.values())
     about = reference.about
     told = tuple(dict.fromkeys(filter(None, notes)))
@@ -252,8 +258,8 @@ class _Inside:
             if bound is not None
         }
 
-        def explains(name: str, theirs: NDArray[Any]) -> bool:
-            return name in views or self.judge.explains(name, theirs)
+        def explains(name: str, theirs: NDArray[Any]) -> Explanation:
+            return EXPLAINED if name in views else self.judge.explains(name, theirs)
 
         # no piece is equal to the last bit
         limits = Limits(max(whole.rtol, RTOL), max(whole.atol, ATOL), whole.policy, whole.filters)

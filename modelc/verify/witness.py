@@ -4,7 +4,8 @@ The model is cut at every value that a kernel wrote; each piece gets what the ke
 those that fusion made are not compared. Of each value all elements are compared:
 
     settled     all are ONNX Runtime's to roundoff, or whole numbers a step apart at a tie
-    explained   those that are not have been evaluated, each is right by its meaning, and all are near ONNX Runtime's
+    explained   those that are not have been evaluated: each of ours is what its kernel computes, and each of ONNX
+                Runtime's within what rounding leaves
     moving      ONNX Runtime's piece is run again on inputs that are moved by a hundredth of the tolerance: one of many
                 steps, each of which rounds to whole numbers, or one that is ill-conditioned, moves as far by that as
                 two right engines are apart
@@ -28,6 +29,7 @@ from modelc.scratch import TemporaryFolder
 from modelc.verify.beginning import Apart
 from modelc.verify.compare import distance
 from modelc.verify.engine import Engine
+from modelc.verify.kernels.reading import EXPLAINED, Explanation
 from modelc.verify.pieces import Limits, Piece, Written
 from modelc.verify.report import MOVING, LayerReport
 
@@ -56,7 +58,7 @@ def compare_pieces(
     values: Mapping[str, Written],
     assembled: Mapping[str, Array],
     limits: Limits,
-    explains: Callable[[str, Array], bool],
+    explains: Callable[[str, Array], Explanation],
     whole: bool,
 ) -> Witnessed:
     """One report for each of `values`, which kernels wrote when the model's inputs were `feed`; `assembled` are those
@@ -85,10 +87,11 @@ def compare_pieces(
         engine = stack.enter_context(Engine("ort-plain", path, timed=False))
         reference = engine.run(fed)
         tensors = {**{name: reference[place] for name, place in made.read.items()}, **feed, **arrays}
-        reports, in_doubt = dict[str, LayerReport](), dict[Piece, bool]()
+        reports, in_doubt = dict[str, LayerReport](), dict[Piece, Explanation]()
         for name, value in values.items():
             piece = Piece(value, name, reference[name], made.spans.get(name, Span(None, 0)), limits)
-            explained = piece.is_settled(tensors.__getitem__) or explains(name, reference[name])
+            settled = piece.is_settled(tensors.__getitem__)
+            explained = EXPLAINED if settled else explains(name, reference[name])
             reports[name] = piece.report(explained, tensors.__getitem__)
             if not reports[name].passed:
                 in_doubt[piece] = explained
@@ -98,7 +101,7 @@ def compare_pieces(
 
 
 def _decisions(
-    in_doubt: Mapping[Piece, bool], path: Path, engine: Engine, fed: Mapping[str, Array], limits: Limits
+    in_doubt: Mapping[Piece, Explanation], path: Path, engine: Engine, fed: Mapping[str, Array], limits: Limits
 ) -> dict[str, str]:
     """Which reading of a piece, in the model at `path`, is right, by the value's name. `in_doubt`: pieces that two read
     otherwise, and whether ours is explained."""

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from modelc.frontend.steering.aims import Boxes, Threshold, aims
+from modelc.frontend.steering.unread import index_inputs, unread_rows
 from modelc.frontend.steering.uses import Span, Uses
 from modelc.frontend.steering.wholes import Whole, wholes
 from modelc.package import TensorInfo
 from modelc.verify.draw import Roles, draw_inputs, roles_of
-from modelc.verify.unread import index_inputs, unread_rows
 
 I64, F = TensorProto.INT64, TensorProto.FLOAT
 node = helper.make_node

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, OpaqueBlock
-from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, conjunction, loads
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, conjunction, loads, operations
 from modelc.ir.interpret import evaluate
 from modelc.partition.half_sums import SMALLEST
 from modelc.verify.kernels.inverse import CannotSay, Index, Inverse
@@ -361,7 +361,7 @@ class Evaluator:
         if isinstance(machine, Machine) and e.name in ("add", "sub") and is_float(made.dtype):
             for a in e.args:
                 if self._may_be_product(a):
-                    made = machine.off_by(made, 2.0 ** -PLACES[made.dtype] * np.abs(shared[a].value))
+                    made = machine.contracting(made, shared[a].value)
         return made
 
     def _may_be_product(self, e: Expr) -> bool:
@@ -440,7 +440,7 @@ class Evaluator:
     def _is_fused(self, block: Block) -> bool:
         """Whether a machine adds up products that are not rounded by themselves."""
         analysis, body = self.definitions.analysis, block.body[0]
-        if not isinstance(analysis, Machine) or not analysis.contracted or block.aggregation != "add":
+        if not isinstance(analysis, Machine) or analysis.contracted is False or block.aggregation != "add":
             return False
         order = self.definitions.order_of(block)
         one_by_one = order is not None and order.shape[1] == 1
@@ -448,8 +448,8 @@ class Evaluator:
         return one_by_one and real and isinstance(body, Op) and body.name == "mul"
 
     def _folded(self, block: Block, terms: Sequence[Rounded], number: int, cut: bool) -> Rounded:
-        """The terms combined. `cut`: a condition leaves some out, so that loops are cut where it fails, and LLVM may
-        contract products in one part and round them in the other."""
+        """The terms combined. `cut`: a condition leaves some out. Loops are cut where it fails, or a select changes
+        sides, and LLVM may contract products in one part and round them in the other."""
         name, analysis = block.aggregation, self.definitions.analysis
         if name == "add":
             product = isinstance(block.body[0], Op) and block.body[0].name == "mul"
@@ -457,6 +457,7 @@ class Evaluator:
                 return analysis.summed(terms[0], 1, product)
             loose = isinstance(block.body[0], Load) and self._may_be_product(block.body[0])
             order = self.definitions.order_of(block)
+            cut = analysis.contracted is None and (cut or "select" in operations(block.body[0]))
             return analysis.added(terms[0], order, loose or (product and (cut or order is None)), product)
         if name == "mul":
             return analysis.multiplied(terms[0], 1)

@@ -36,7 +36,7 @@ from modelc.verify.kernels.demand import Definitions, Evaluator
 from modelc.verify.kernels.inverse import CannotSay
 from modelc.verify.kernels.machine import Machine
 from modelc.verify.kernels.meaning import ROUNDOFF, Imported, channels_of, every_graph, of_task
-from modelc.verify.kernels.reading import Reading, Verdict, beyond_roundoff
+from modelc.verify.kernels.reading import UNEXPLAINED, Explanation, Reading, Verdict, beyond_roundoff
 from modelc.verify.kernels.report import OUT_OF_RANGE, KernelReport, Silence
 from modelc.verify.kernels.rounding import FINE, PLACES, Analysis, Rounded, is_float
 from modelc.verify.kernels.samples import Effort, chosen, telling
@@ -278,31 +278,41 @@ class Judge:
         arrays = {name: in_model(array, values[name], self.blueprint.graph) for name, array in self._assembled.items()}
         return {name: array for name, array in arrays.items() if array is not None}
 
-    def explains(self, name: str, theirs: Array) -> bool:
-        """Whether rounding explains each element of a value of the last run that departs from `theirs`, another
-        engine's, beyond roundoff: ours is what the kernel computes, and theirs is within what any order of additions
-        leaves of the imported nodes. False where one is not, or nothing can be told of it."""
+    def explains(self, name: str, theirs: Array) -> Explanation:
+        """What is known of each element of a value of the last run that departs from `theirs`, another engine's, beyond
+        roundoff."""
         call, buffer = self._writers[name]
         ours = in_model(self._given[name], self.blueprint.graph.values[name], self.blueprint.graph)
         if ours is None or any(n < m for n, m in zip(ours.shape, theirs.shape, strict=True)):
-            return False
+            return UNEXPLAINED
         departing = np.flatnonzero(beyond_roundoff(ours[tuple(slice(m) for m in theirs.shape)], theirs).reshape(-1))
+        pieces = [departing[k : k + DEPARTING] for k in range(0, departing.size, DEPARTING)]
+        indices = [np.unravel_index(piece, theirs.shape) if theirs.shape else () for piece in pieces]
+        with np.errstate(all="ignore"):
+            if not all(self._is_computed(call, buffer, index) for index in indices):
+                return UNEXPLAINED
+            return Explanation(True, all(self._is_rounded(call, buffer, index, theirs) for index in indices))
+
+    def _is_computed(self, call: KernelCall, buffer: str, index: tuple[Array, ...]) -> bool:
+        """Whether all that a call wrote at `index` is what its kernel computes."""
+        try:
+            verdict = self.verdict(call, buffer, index, computed=DEPARTING)
+        except CannotSay:
+            return False
+        return verdict.worst <= 1 and not verdict.open
+
+    def _is_rounded(self, call: KernelCall, buffer: str, index: tuple[Array, ...], theirs: Array) -> bool:
+        """Whether another engine's numbers at `index` are within what rounding leaves of the imported nodes."""
         cut = self._cut(call, buffer)
         if cut is None:
             return False
         machine = Machine(PLACES, cut.analysis.short, cut.analysis.halves, contracted=False)
-        with np.errstate(all="ignore"):
-            for k in range(0, departing.size, DEPARTING):
-                index = np.unravel_index(departing[k : k + DEPARTING], theirs.shape) if theirs.shape else ()
-                try:
-                    own = self.verdict(call, buffer, index, computed=DEPARTING)
-                    expected = self._evaluated(cut.by_model(machine), MACHINE_POINTS, name, index)
-                except CannotSay:
-                    return False
-                other = Reading(theirs[index], expected, index).verdict
-                if max(own.worst, other.worst) > 1 or own.open or other.open:
-                    return False
-        return True
+        try:
+            expected = self._evaluated(cut.by_model(machine), MACHINE_POINTS, call.use.bound.values[buffer], index)
+        except CannotSay:
+            return False
+        verdict = Reading(theirs[index], expected, index).verdict
+        return verdict.worst <= 1 and not verdict.open
 
     def judged_wholly(self, confirmed: Collection[str] = ()) -> str:
         """Why some element of some kernel of the last run was not judged; "" where all were. All elements of the
@@ -399,11 +409,11 @@ class Judge:
 
     def _by_machine(self, call: KernelCall, buffer: str, reading: Reading) -> Reading:
         """The reading beside the numbers that the kernel's arithmetic gives: its derived Blocks, in the order of its
-        loops. Where products are contracted nowhere, all are rounded: what one of both gives is right."""
+        loops. The products that a loop adds up may be contracted or not, and where loops are cut each may be either."""
         compiled = self.blueprint.scheduled[call.use.bound.task.hash]
         analysis = self._analysis(call.use.bound)
         readings = []
-        for contracted in (True, False):
+        for contracted in (True, False, None):
             machine = Machine(PLACES, analysis.short, analysis.halves, contracted)
             expected = self._derived(call, buffer, reading.index, compiled, machine)
             readings.append(replace(reading, expected=expected, spread=0.0))

@@ -33,10 +33,10 @@ from modelc.verify.kernels.rounding import (
 
 @dataclass(frozen=True)
 class Machine(Analysis):
-    """`contracted`: the products that a loop adds up are not rounded by themselves, as on every CPU with fused
-    multiply-adds."""
+    """`contracted`: whether the products that a loop adds up are not rounded by themselves, as on every CPU with fused
+    multiply-adds; None: where loops are cut, some are and some are not."""
 
-    contracted: bool = True
+    contracted: bool | None = True
 
     def rounded_once(self, value: Array, dtype: str, variance: Array | float, bias: Array | float | None) -> Rounded:
         far = np.broadcast_to(np.asarray(or_zero_of(bias)), value.shape)
@@ -54,6 +54,10 @@ class Machine(Analysis):
             loose = np.where(has_digits_of(value, dtype), 0.0, 2.0 ** -PLACES[dtype] * np.abs(value))
             rounded = self.off_by(rounded, loose)
         return rounded
+
+    def contracting(self, x: Rounded, product: Array) -> Rounded:
+        """`x`, a sum of which one operand is a product that may not have been rounded."""
+        return self.off_by(x, 2.0 ** -PLACES[x.dtype] * (np.abs(product) + 2 * np.abs(x.value)))
 
     def off_by(self, x: Rounded, error: Array) -> Rounded:
         """`x`, which the machine code may have further away."""

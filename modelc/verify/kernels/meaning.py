@@ -64,8 +64,10 @@ class Imported:
 
     def definitions(self, arrays: Mapping[str, Array], analysis: Analysis, roundoff: float = 0.0) -> Definitions:
         """The model's meaning where the values in `arrays` are given; kernels round numbers of float32 to `roundoff`
-        before they multiply them."""
-        return Definitions(_GivenOrConstant(arrays, self), self._writers, self._buffer, MEANINGS, analysis, roundoff)
+        before they multiply them. A constant of one number stands for a real one, as sqrt(2) does in a Gelu."""
+        given = _GivenOrConstant(arrays, self)
+        single = _SingleNumbers(self.graph)
+        return Definitions(given, self._writers, self._buffer, MEANINGS, analysis, roundoff, single)
 
     def _writers(self, name: str) -> Sequence[tuple[Order, AnyBlock]]:
         number = self._producers.get(name, self._owner.get(name))
@@ -125,6 +127,17 @@ class _GivenOrConstant(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self._given)
+
+
+class _SingleNumbers:
+    """The constants of a model that are one number."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+
+    def __contains__(self, name: object) -> bool:
+        value = self._graph.values.get(str(name))
+        return value is not None and value.data is not None and value.data.size == 1
 
 
 def every_graph(graph: Graph) -> Iterator[Graph]:

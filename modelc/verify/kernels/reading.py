@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,17 @@ from modelc.verify.kernels.rounding import PLACES, TINY, Rounded, or_zero
 Array = NDArray[Any]
 ULPS = 4.0  # units in the last place by which two right numbers may differ
 ROUNDINGS = 16.0  # units of roundoff by which two engines may differ
+
+
+class Explanation(NamedTuple):
+    """What is known of the elements of a value that are not another engine's: whether all of `ours` are what the kernel
+    computes, and whether `theirs` are too within what any order of additions leaves of the imported nodes."""
+
+    ours: bool
+    theirs: bool
+
+
+EXPLAINED, UNEXPLAINED = Explanation(True, True), Explanation(False, False)
 
 
 @dataclass(frozen=True)
