@@ -37,7 +37,7 @@ def test_only_what_is_wrong_differs(tmp_path: Path, kind: str) -> None:
     """Both models of a pair take the same inputs; the right one written again is no other."""
     asked = asked_of(tmp_path, kind)
     right, again, wrong = (draft(0, is_wrong, asked) for is_wrong in (False, False, True))
-    assert right.inputs.keys() == wrong.inputs.keys()
+    assert right.inputs.keys() == wrong.inputs.keys() and right.outputs == wrong.outputs
     assert effect_of(right, again, np.random.default_rng(0)) == 0
 
 
