@@ -91,7 +91,13 @@ class LayerDraft:
         return made
 
     def output(self, *values: str) -> None:
-        self.outputs += values
+        """Makes values outputs, which get names of their own: two models of other nodes have equal ones."""
+        for value in values:
+            name = self.named("y")
+            for node in self.nodes:
+                node.input[:] = [name if used == value else used for used in node.input]
+                node.output[:] = [name if made == value else made for made in node.output]
+            self.outputs.append(name)
 
     def model(self) -> onnx.ModelProto:
         kind = helper.np_dtype_to_tensor_dtype

@@ -1,17 +1,18 @@
-"""Networks as torch's exporters write torchvision's: batch normalisation is folded into the convolution before it where
-there is one, averages are ReduceMean or GlobalAveragePool, layer normalisation is one node, GELU is made of Erf.
+"""Networks as torch's exporters write torchvision's: averages are ReduceMean or GlobalAveragePool, layer normalisation
+is one node, GELU is made of Erf. Batch normalisation is folded into the convolution before it, or stays.
 
-The weights are drawn as torch initialises them, and normalisations are as before training. Other than those of
-networks.py they leave small activations behind many layers.
+The weights are drawn as torch initialises them. Where normalisations are folded they are those of before training, and
+activations become small behind many layers; where they stay they are as training leaves them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import onnx
-from networks import Network, conv, gelu
+from networks import Network, batch_norm, conv, gelu
 
 MobileBlock = tuple[int, int, int, bool, str, int]  # kernel, expanded, out, whether squeezed, activation, stride
 MOBILE_V3: tuple[MobileBlock, ...] = (
@@ -47,13 +48,31 @@ EFFICIENT_B0: tuple[EfficientStage, ...] = (
 # --- layers ---------------------------------------------------------------------------------------------------------
 
 
-def convolution(
+class Convolutional(Network):
+    """A network of convolutions with normalisations, which are `folded` or not."""
+
+    def __init__(self, name: str, folded: bool) -> None:
+        super().__init__(name)
+        self.folded = folded
+
+
+def plain_convolution(
     net: Network, x: str, name: str, channels: int, out: int, kernel: int, stride: int = 1, group: int = 1
 ) -> str:
-    """A convolution with weights of variance 2 / (out * kernel^2), kaiming_normal of fan_out; its bias, the folded
-    normalisation's, is zero, and exporters leave it out."""
+    """A convolution with weights of variance 2 / (out * kernel^2), kaiming_normal of fan_out. Its bias is zero, and
+    exporters leave it out."""
     within = channels // group
     return conv(net, x, name, channels, out, [kernel] * 2, stride, pad=kernel // 2, group=group, gain=2 * within / out)
+
+
+def convolution(
+    net: Convolutional, x: str, name: str, channels: int, out: int, kernel: int, stride: int = 1, group: int = 1
+) -> str:
+    """A convolution and its normalisation. What is trained has activations of order 1."""
+    if net.folded:
+        return plain_convolution(net, x, name, channels, out, kernel, stride, group)
+    x = conv(net, x, name, channels, out, [kernel] * 2, stride, pad=kernel // 2, group=group, gain=1.5)
+    return str(batch_norm(net, x, f"{name}.norm", out))
 
 
 def silu(net: Network, x: str, name: str) -> str:
@@ -66,9 +85,9 @@ def squeezed(net: Network, x: str, name: str, channels: int, middle: int, mobile
         y = str(net.op("GlobalAveragePool", x, scope=name))
     else:
         y = str(net.op("ReduceMean", x, scope=name, axes=[2, 3], keepdims=1))
-    y = convolution(net, y, f"{name}.fc1", channels, middle, 1)
+    y = plain_convolution(net, y, f"{name}.fc1", channels, middle, 1)
     y = str(net.op("Relu", y, scope=name)) if mobile else silu(net, y, name)
-    y = convolution(net, y, f"{name}.fc2", middle, channels, 1)
+    y = plain_convolution(net, y, f"{name}.fc2", middle, channels, 1)
     y = str(net.op("HardSigmoid", y, scope=name, alpha=1 / 6) if mobile else net.op("Sigmoid", y, scope=name))
     return str(net.op("Mul", y, x, scope=name))
 
@@ -90,10 +109,14 @@ def _ones(*shape: int) -> np.ndarray:
 
 
 def efficientnet(
-    stages: Sequence[EfficientStage] = EFFICIENT_B0, image: int = 224, stem: int = 32, head: int = 1280
+    stages: Sequence[EfficientStage] = EFFICIENT_B0,
+    image: int = 224,
+    stem: int = 32,
+    head: int = 1280,
+    folded: bool = True,
 ) -> onnx.ModelProto:
     """EfficientNet: inverted residuals with squeeze and excitation, silu everywhere; averages are ReduceMean."""
-    net = Network("efficientnet")
+    net = Convolutional("efficientnet", folded)
     x = net.input("x", [1, 3, image, image])
     x = silu(net, convolution(net, x, "features.0", 3, stem, 3, 2), "features.0")
     channels = stem
@@ -115,10 +138,10 @@ def efficientnet(
 
 
 def mobilenet_v3(
-    blocks: Sequence[MobileBlock] = MOBILE_V3, image: int = 224, last: int = 960, head: int = 1280
+    blocks: Sequence[MobileBlock] = MOBILE_V3, image: int = 224, last: int = 960, head: int = 1280, folded: bool = True
 ) -> onnx.ModelProto:
     """MobileNet-V3: HardSwish, and HardSigmoid where channels are weighed."""
-    net = Network("mobilenet-v3")
+    net = Convolutional("mobilenet-v3", folded)
     x = net.input("x", [1, 3, image, image])
     channels = 16
     x = str(net.op("HardSwish", convolution(net, x, "features.0", 3, channels, 3, 2), scope="features.0"))
@@ -145,9 +168,7 @@ def densenet(blocks: Sequence[int] = (6, 12, 24, 16), image: int = 224, growth: 
     net, channels, bottleneck = Network("densenet"), 2 * growth, 4 * growth
 
     def normalised(x: str, name: str, channels: int) -> str:
-        unit, none = net.weight(f"{name}.weight", _ones(channels)), net.weight(f"{name}.bias", _zeros(channels))
-        x = str(net.op("BatchNormalization", x, unit, none, none, unit, scope=name, epsilon=1e-5, momentum=0.9))
-        return str(net.op("Relu", x, scope=name))
+        return str(net.op("Relu", batch_norm(net, x, name, channels), scope=name))
 
     def conv_in(x: str, name: str, channels: int, out: int, kernel: int) -> str:
         return conv(net, x, name, channels, out, [kernel] * 2, pad=kernel // 2)
@@ -275,13 +296,16 @@ def vision_transformer(
 
 EXPORTED: dict[str, Callable[[], onnx.ModelProto]] = {
     "efficientnet-b0": efficientnet,
+    "efficientnet-b0-unfolded": partial(efficientnet, folded=False),
     "mobilenet-v3-large": mobilenet_v3,
+    "mobilenet-v3-large-unfolded": partial(mobilenet_v3, folded=False),
     "densenet121": densenet,
     "convnext-tiny": convnext,
     "vit-b16-torchvision": vision_transformer,
 }
 SLICES: dict[str, Callable[[], onnx.ModelProto]] = {  # the same in small
     "efficientnet": lambda: efficientnet(EFFICIENT_B0[:3], 96, 16, 64),
+    "efficientnet-unfolded": lambda: efficientnet(EFFICIENT_B0[:3], 96, 16, 64, folded=False),
     "mobilenet-v3": lambda: mobilenet_v3(MOBILE_V3[3:8], 64, 48, 64),
     "densenet": lambda: densenet((2, 3), 64, 8),
     "convnext": lambda: convnext((1, 1), (16, 32), 64),
