@@ -23,7 +23,7 @@ from modelc.partition.half_sums import SMALLEST
 from modelc.verify.kernels.inverse import CannotSay, Index, Inverse
 from modelc.verify.kernels.machine import Machine
 from modelc.verify.kernels.products import Factors, factors_of, matrix_products, rows_of
-from modelc.verify.kernels.rounding import PLACES, Analysis, Rounded, exact, extreme, is_float
+from modelc.verify.kernels.rounding import PLACES, Analysis, Rounded, exact, extreme, has_digits_of, is_float
 
 Array = NDArray[Any]
 Order = tuple[int, ...]
@@ -32,7 +32,7 @@ GRID = 1 << 20  # points that are evaluated at once
 ROWS = 1 << 22  # elements of a factor that are read at once
 OPERATION = 1 << 10  # elements that take as long as the fixed part of one operation on arrays
 MULTIPLIED = 1 / 64  # of an element's work: one multiplication inside a product of matrices
-FOLDED = 4  # units of roundoff that a constant may be off by that passes computed in its dtype
+FOLDED = 4  # units of roundoff that a constant may be off by that was computed in its dtype
 FEW_MEMBERS = 4  # of a group of samples that have iterators of both factors in common, for which rows are not shared
 
 
@@ -345,7 +345,7 @@ class Evaluator:
         if isinstance(e, Var):
             return Rounded(env[e.name], "int64")
         if isinstance(e, Const):
-            return exact(np.asarray(e.value, DTYPES[e.dtype]), e.dtype)
+            return self._constant(e)
         if isinstance(e, Load):
             made = self._load(e, order, [shared[i] for i in e.indices])
         else:
@@ -354,6 +354,16 @@ class Evaluator:
             made = self._contracted(direct, made, shared)
         self.work += OPERATION + made.value.size
         return made
+
+    def _constant(self, e: Const) -> Rounded:
+        """A number of an operator or the model. In a computation in float64 it stands for a real one, as sqrt(2) in
+        a Gelu does, unless it has few digits."""
+        constant = exact(np.asarray(e.value, DTYPES[e.dtype]), e.dtype)
+        if not is_float(e.dtype) or self.definitions.analysis.places[e.dtype] == PLACES[e.dtype]:
+            return constant
+        if has_digits_of(constant.value, "float16"):
+            return constant
+        return replace(constant, bias=FOLDED * 2.0 ** -PLACES[e.dtype] * np.abs(constant.value))
 
     def _contracted(self, e: Op, made: Rounded, shared: Mapping[Expr, Rounded]) -> Rounded:
         """A sum or difference of a machine, of whose operands products may not have been rounded."""
