@@ -6,9 +6,9 @@ those that fusion made are not compared. Of each value all elements are compared
     settled     all are ONNX Runtime's to roundoff, or whole numbers a step apart at a tie
     explained   those that are not have been evaluated: each of ours is what its kernel computes, and each of ONNX
                 Runtime's within what rounding leaves
-    moving      ONNX Runtime's piece is run again on inputs that are moved by a hundredth of the tolerance: one of many
-                steps, each of which rounds to whole numbers, or one that is ill-conditioned, moves as far by that as
-                two right engines are apart
+    moving      where nothing can be told of ONNX Runtime's numbers, its piece is run again on inputs that are moved by
+                a hundredth of the tolerance: one of many steps, each of which rounds to whole numbers, or one that is
+                ill-conditioned, moves as far by that as two right engines are apart
     otherwise   two readings of this piece differ, and a third one decides: the reference evaluator of onnx
 """
 
@@ -31,7 +31,7 @@ from modelc.verify.compare import distance
 from modelc.verify.engine import Engine
 from modelc.verify.kernels.reading import EXPLAINED, Explanation
 from modelc.verify.pieces import Limits, Piece, Written
-from modelc.verify.report import MOVING, LayerReport
+from modelc.verify.report import MOVING, SILENT, LayerReport
 
 Array = NDArray[Any]
 MOVED = 0.01  # of the tolerance: how far inputs are moved to see how far a piece moves
@@ -107,12 +107,17 @@ def _decisions(
     otherwise, and whether ours is explained."""
     may_move = any(piece.may_move(explained) for piece, explained in in_doubt.items())
     moved = [engine.run(_moved(fed, MOVED * limits.rtol, seed)) for seed in range(MOVES * may_move)]
+
+    def moves(piece: Piece, explained: Explanation) -> bool:
+        return piece.may_move(explained) and piece.moves_as_far([run[piece.name] for run in moved])
+
     decisions = {}
     for piece, explained in in_doubt.items():
-        if piece.may_move(explained) and piece.moves_as_far([run[piece.name] for run in moved]):
+        if explained.theirs is not False and moves(piece, explained):
             decisions[piece.name] = MOVING
-        else:
-            decisions[piece.name] = piece.decided(explained, refereed(path, piece.name, fed))
+            continue
+        decision = piece.decided(explained, refereed(path, piece.name, fed))
+        decisions[piece.name] = MOVING if decision == SILENT and moves(piece, explained) else decision
     return decisions
 
 

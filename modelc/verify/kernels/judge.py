@@ -291,7 +291,8 @@ class Judge:
         with np.errstate(all="ignore"):
             if not all(self._is_computed(call, buffer, index) for index in indices):
                 return UNEXPLAINED
-            return Explanation(True, all(self._is_rounded(call, buffer, index, theirs) for index in indices))
+            rounded = [self._is_rounded(call, buffer, index, theirs) for index in indices]
+            return Explanation(True, False if False in rounded else None if None in rounded else True)
 
     def _is_computed(self, call: KernelCall, buffer: str, index: tuple[Array, ...]) -> bool:
         """Whether all that a call wrote at `index` is what its kernel computes."""
@@ -301,18 +302,19 @@ class Judge:
             return False
         return verdict.worst <= 1 and not verdict.open
 
-    def _is_rounded(self, call: KernelCall, buffer: str, index: tuple[Array, ...], theirs: Array) -> bool:
-        """Whether another engine's numbers at `index` are within what rounding leaves of the imported nodes."""
+    def _is_rounded(self, call: KernelCall, buffer: str, index: tuple[Array, ...], theirs: Array) -> bool | None:
+        """Whether another engine's numbers at `index` are within what rounding leaves of the imported nodes; None where
+        nothing can be told."""
         cut = self._cut(call, buffer)
         if cut is None:
-            return False
+            return None
         machine = Machine(PLACES, cut.analysis.short, cut.analysis.halves, contracted=False)
         try:
             expected = self._evaluated(cut.by_model(machine), MACHINE_POINTS, call.use.bound.values[buffer], index)
         except CannotSay:
-            return False
+            return None
         verdict = Reading(theirs[index], expected, index).verdict
-        return verdict.worst <= 1 and not verdict.open
+        return False if verdict.worst > 1 else None if verdict.open else True
 
     def judged_wholly(self, confirmed: Collection[str] = ()) -> str:
         """Why some element of some kernel of the last run was not judged; "" where all were. All elements of the

@@ -18,13 +18,14 @@ ROUNDINGS = 16.0  # units of roundoff by which two engines may differ
 
 class Explanation(NamedTuple):
     """What is known of the elements of a value that are not another engine's: whether all of `ours` are what the kernel
-    computes, and whether `theirs` are too within what any order of additions leaves of the imported nodes."""
+    computes, and whether `theirs` are within what any order of additions leaves of the imported nodes; None where
+    nothing can be told of theirs."""
 
     ours: bool
-    theirs: bool
+    theirs: bool | None
 
 
-EXPLAINED, UNEXPLAINED = Explanation(True, True), Explanation(False, False)
+EXPLAINED, UNEXPLAINED = Explanation(True, True), Explanation(False, None)
 
 
 @dataclass(frozen=True)
