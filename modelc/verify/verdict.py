@@ -172,7 +172,8 @@ def _notes(kernels: Sequence[Any], judged: bool) -> list[str]:
     silent = [(name, *count) for kernel in kernels for name, count in kernel.silent.items()]
     if silent:
         name, count, channels = max(silent, key=lambda counted: counted[1] / counted[2])
-        more = f" and some of {len(silent) - 1} more values" if len(silent) > 1 else ""
+        others = len(silent) - 1
+        more = f" and some of {others} more value{'s' * (others > 1)}" if others else ""
         notes.append(
             f"not compared: {count} of {channels} channels of {name!r}{more}, which no sample makes vary; "
             "--inputs F.npz gives data"
