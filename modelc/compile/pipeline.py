@@ -152,18 +152,19 @@ class Run:
     recipe: Recipe | Packing | None = None  # by which `model` was quantized; `digest` is of the float model then
 
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
-        if self.config.policy.precision in ("bf16", "f16"):  # before a tool is asked for that would not help
-            require(self.target, DTYPES[self.config.policy.precision])
         if self.stages.reach("package"):  # what would fail at the end, before any work
             check_place(output)
-            _ = self.toolchain
-            if verify and self.stages.reach("verify"):
-                with offering_no_verify():
-                    emulator(self.target.triple, self.target.features)
+        if self.config.policy.precision in ("bf16", "f16"):  # and what no tool mends, before tools are asked for
+            require(self.target, DTYPES[self.config.policy.precision])
         if self.stages.reach("codegen"):
             from modelc.codegen.kernels import llvm_machine  # and TVM, which nothing before needs
 
             llvm_machine(self.target)
+        if self.stages.reach("package"):
+            _ = self.toolchain
+            if verify and self.stages.reach("verify"):
+                with offering_no_verify():
+                    emulator(self.target.triple, self.target.features)
         verify = verify and self.stages.reach("verify")
         try:
             built = self.built(output, verify, keep_unverified)

@@ -11,6 +11,7 @@ import pytest
 from disassembly import disassembled
 from microsoft_models import ms, write
 from onnx import TensorProto, helper, numpy_helper
+from tiny_package import skip_without_tools
 
 import modelc
 from modelc.ir.graph import Node, Value
@@ -117,6 +118,7 @@ def test_a_block_that_is_not_full_is_real(tmp_path) -> None:
 @pytest.mark.sweep(3)
 def test_activations_are_bytes_where_that_is_asked_for(tmp_path, target, instruction, block, columns, more) -> None:
     """Rounded as ONNX Runtime does on every target, and multiplied so where it has dot products of bytes."""
+    skip_without_tools(load_target(target).triple)
     known, attrs = weights(4, block, 256, columns)
     node = ms("MatMulNBits", f"x B s{more}", "y", **attrs, accuracy_level=4)
     feeds = {"x": np.random.default_rng(1).standard_normal((1, 256)).astype(F)}

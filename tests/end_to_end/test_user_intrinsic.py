@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import small_model as small
+import yaml
 from disassembly import disassembled, innermost, scalar_multiplies
 from library_of import library_of
 from onnx import TensorProto, helper
@@ -44,7 +45,7 @@ intrinsics:
     latency: 8
     temporaries: 4
 """
-# Products of 16-bit numbers, of which no shipped file knows anything.
+# Products of 16-bit numbers, by which a target can do without those of the shipped file.
 PAIRS = """
 intrinsics:
   - name: pairs
@@ -70,10 +71,9 @@ intrinsics:
 def mine(folder: Path, text: str, name: str, features: tuple[str, ...]) -> Target:
     """A target in a folder of its own, with the intrinsic in a file beside it as the only one of its dtypes."""
     (folder / f"{name}.yaml").write_text(text)
-    tree = load_target("x86-64-v4").to_yaml().replace("- avx2-f32", f"- {name}.yaml")
-    listed = "".join(f"- {feature}\n" for feature in features)
-    tree = tree.replace("cores:", f"{listed}cores:", 1)
-    (folder / "mine.yaml").write_text(tree)
+    tree = yaml.safe_load(load_target("x86-64-v4").to_yaml())
+    tree |= {"features": [*tree["features"], *features], "intrinsics": ["avx512-f32", f"{name}.yaml"]}
+    (folder / "mine.yaml").write_text(yaml.safe_dump(tree))
     return load_target(folder / "mine.yaml")
 
 
