@@ -143,7 +143,7 @@ class Piece:
         right by their meaning, within the limits."""
         ours = self.written.array
         if ours.dtype.kind in "iu" and (self.span.rounding is not None or self.span.rounds):
-            apart = np.abs(ours.astype(np.float64) - third) > 1  # a step, at ties
+            apart = (np.abs(ours.astype(np.float64) - third) > 1) | (self.theirs == third)  # a step, at ties
         elif explained:
             apart = _beyond(ours, third, self.limits.rtol, scaled(self.limits.atol, self.theirs))
         else:

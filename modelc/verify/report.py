@@ -87,8 +87,8 @@ class LayerReport:
 
     @property
     def settled(self) -> bool:
-        """Whether all elements are ONNX Runtime's to roundoff."""
-        return not self.referee
+        """Whether all elements are ONNX Runtime's to roundoff, none at a tie."""
+        return not self.referee and not self.steps
 
     @property
     def read_otherwise(self) -> bool:

@@ -45,25 +45,29 @@ def judged(
 
 def at_ties(ours: Array, reference: Array, span: Span, value: Callable[[str], Array]) -> NDArray[np.bool_]:
     """Which whole numbers of `ours` are a right rounding of what `span` rounds, where that is known: next to a tie both
-    ways are."""
+    ways are, and of a quotient that is a tie exactly the even one."""
     if reference.dtype.kind not in "iu" or span.rounding is None:
         return np.zeros(reference.shape, bool)
-    real = np.clip(_real(span.rounding, value), *_limits(reference.dtype))
-    return np.asarray(np.abs(ours.astype(np.float64) - real) <= 0.5 + NEAR)
+    quotient, zero, exact = _quotient(span.rounding, value)
+    limits = _limits(reference.dtype)
+    real, even = np.clip(quotient + zero, *limits), np.clip(np.rint(quotient) + zero, *limits)
+    apart = np.abs(ours.astype(np.float64) - np.where(exact, even, real))
+    return np.asarray(apart <= np.where(exact, 0.0, 0.5 + NEAR))
 
 
 def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
     return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
 
-def _real(rounding: Rounding, value: Callable[[str], Array]) -> Array:
-    """What is rounded, in steps."""
+def _quotient(rounding: Rounding, value: Callable[[str], Array]) -> tuple[Array, Array, Array]:
+    """What is rounded, in steps, the zero point that is added, and where the quotient is a tie exactly."""
     x, scale = value(rounding.x).astype(np.float64), value(rounding.scale).astype(np.float64)
     if rounding.lowest:
-        return np.asarray(-min(float(x.min(initial=0.0)), 0.0) / scale)
+        return np.asarray(-min(float(x.min(initial=0.0)), 0.0) / scale), np.zeros(()), np.zeros((), bool)
     zero = value(rounding.zero).astype(np.float64) if rounding.zero else np.zeros_like(scale)
     scale, zero = (_over(parameter, rounding, x) for parameter in (scale, zero))
-    return np.asarray(x / scale + zero)
+    quotient = x / scale
+    return quotient, zero, (np.mod(quotient, 1.0) == 0.5) & (quotient * scale == x)
 
 
 def _over(parameter: Array, rounding: Rounding, x: Array) -> Array:

@@ -39,12 +39,12 @@ from modelc.verify.check import (
     variant_of,
     without_constants,
 )
-from modelc.verify.compare import BF16, F16, Tolerance
+from modelc.verify.compare import BF16, F16, Tolerance, distance
 from modelc.verify.engine import EngineError
 from modelc.verify.kernels.blueprint import Blueprint
 from modelc.verify.kernels.calls import Row, rows_of, uses_by_step
 from modelc.verify.kernels.judge import Judge, calls_of
-from modelc.verify.kernels.reading import EXPLAINED, Explanation
+from modelc.verify.kernels.reading import EXPLAINED, UNEXPLAINED, Explanation
 from modelc.verify.kernels.samples import EFFORTS, Effort
 from modelc.verify.lengths import padded_to
 from modelc.verify.narrow import narrow_outputs
@@ -247,25 +247,31 @@ class _Inside:
 
     def witnessed(self, model: Path, feed: Arrays, whole: Whole, departs: bool) -> Witnessed:
         """Every kernel of the last run against ONNX Runtime's piece; where an output `departs`, in the whole too. An
-        output that is a view of what a kernel wrote is one more value, right by its meaning as that is."""
+        output that is a view of what a kernel wrote is one more value, right by its meaning as that is; and so is what
+        a kernel read that was written in parts, or is a view, which has to be near ONNX Runtime's."""
         program, rounded = self.blueprint.program, self.judge.rounded
-        written = self.judge.written()
+        written, assembled = self.judge.written(), self.judge.assembled()
         writers = {program.values[name].root: bound for bound in program.tasks for name in bound.outputs}
         views = {name for name in self.outputs if name in program.values} - written.keys()
         made = {name: (writers.get(program.values[name].root), self.outputs[name]) for name in views}
         values = {
             name: Written(bound.task.name, bound.task.nodes, array, whole.narrow.dtype if name in rounded else "")
-            for name, (bound, array) in (*written.items(), *sorted(made.items()))
+            for name, (bound, array) in (*written.items(), *sorted(made.items()), *assembled.items())
             if bound is not None
         }
 
         def explains(name: str, theirs: NDArray[Any]) -> Explanation:
-            return EXPLAINED if name in views else self.judge.explains(name, theirs)
+            if name in views:
+                return EXPLAINED
+            if name in assembled:
+                near = distance(assembled[name][1], theirs, limits.rtol, limits.atol)
+                return EXPLAINED if near.passed else UNEXPLAINED
+            return self.judge.explains(name, theirs)
 
         # no piece is equal to the last bit
         limits = Limits(max(whole.rtol, RTOL), max(whole.atol, ATOL), whole.policy, whole.filters)
         try:
-            return compare_pieces(model, feed, values, self.judge.assembled(), limits, explains, departs)
+            return compare_pieces(model, feed, values, limits, explains, departs)
         except EngineError as error:
             whole.notes.append(f"kernels cannot be compared with ONNX Runtime's pieces of the model: {error}")
             return Witnessed(())

@@ -56,18 +56,16 @@ def compare_pieces(
     model: Path,
     feed: Mapping[str, Array],
     values: Mapping[str, Written],
-    assembled: Mapping[str, Array],
     limits: Limits,
     explains: Callable[[str, Array], Explanation],
     whole: bool,
 ) -> Witnessed:
-    """One report for each of `values`, which kernels wrote when the model's inputs were `feed`; `assembled` are those
-    that they read and that were written in parts. `explains` says of ONNX Runtime's numbers for a value whether every
-    element of ours that is not the same was evaluated, and is right. `whole`: they are compared with those of the whole
-    model too."""
+    """One report for each of `values`, which kernels wrote or read when the model's inputs were `feed`. `explains` says
+    of ONNX Runtime's numbers for a value what is known of the elements that are not ours. `whole`: they are compared
+    with those of the whole model too."""
     with TemporaryFolder("pieces") as folder, ExitStack() as stack:
         bare, path = Path(folder) / "model.onnx", Path(folder) / "pieces.onnx"
-        expose(model, [*values, *assembled], bare)
+        expose(model, [*values], bare)
         apart: tuple[Apart, ...] = ()
         with Engine("ort-plain", bare, timed=False) as engine:
             if whole:
@@ -80,8 +78,7 @@ def compare_pieces(
             if whole:
                 apart = tuple(_apart_in_whole(name, value, run[name]) for name, value in values.items())
                 del run
-        assembled = {name: a for name, a in assembled.items() if kinds.get(name) == (a.dtype.name, a.shape)}
-        arrays = {**assembled, **{name: value.array for name, value in values.items()}}
+        arrays = {name: value.array for name, value in values.items()}
         made = cut(model, arrays, path)
         fed = {**feed, **{made.given[name]: np.asarray(arrays[name], order="C") for name in made.given}}
         engine = stack.enter_context(Engine("ort-plain", path, timed=False))

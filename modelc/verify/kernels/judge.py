@@ -133,7 +133,7 @@ class Judge:
     _graphs: list[Imported] = field(default_factory=list)
     _given: dict[str, Array] = field(default_factory=dict)  # the model's values so far
     _writers: dict[str, tuple[KernelCall, str]] = field(default_factory=dict)  # of those that kernels wrote
-    _assembled: dict[str, Array] = field(default_factory=dict)  # values that kernels read whole, and wrote in parts
+    _assembled: dict[str, tuple[BoundTask, Array]] = field(default_factory=dict)  # read whole, and written in parts
     _bytes: int = 0
     _shadows: dict[int, Shadow] = field(default_factory=dict)  # by the Program's identity
     _channels: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
@@ -248,7 +248,7 @@ class Judge:
                 name = bound.values[buffer]
                 new = name in self.blueprint.graph.values and name not in self._given.keys() | self._assembled.keys()
                 if new and self._bytes + array.nbytes <= REMEMBERED_BYTES:
-                    self._assembled[name] = array
+                    self._assembled[name] = bound, array
                     self._bytes += array.nbytes
         shadow.forget(self._last_reads.get(id(bound), ()))
 
@@ -272,11 +272,15 @@ class Judge:
                 values[name] = (call.use.bound, array)
         return values
 
-    def assembled(self) -> dict[str, Array]:
-        """The model's values that kernels read in the last run, and none wrote as a whole, as the model has them."""
-        values = self.blueprint.graph.values
-        arrays = {name: in_model(array, values[name], self.blueprint.graph) for name, array in self._assembled.items()}
-        return {name: array for name, array in arrays.items() if array is not None}
+    def assembled(self) -> dict[str, tuple[BoundTask, Array]]:
+        """The model's values that kernels read in the last run, and none wrote as a whole, as the model has them, and
+        who read them first."""
+        values: dict[str, tuple[BoundTask, Array]] = {}
+        for name, (bound, stored) in self._assembled.items():
+            array = in_model(stored, self.blueprint.graph.values[name], self.blueprint.graph)
+            if array is not None:
+                values[name] = bound, array
+        return values
 
     def explains(self, name: str, theirs: Array) -> Explanation:
         """What is known of each element of a value of the last run that departs from `theirs`, another engine's, beyond
