@@ -21,7 +21,7 @@ from modelc.codegen.lower.nest import lower_nest
 from modelc.compile import pipeline
 from modelc.compile.choices import read_choices_file
 from modelc.compile.precision import constant_bytes
-from modelc.errors import ConfigError, TargetError, VerificationError
+from modelc.errors import ConfigError, TargetError, ToolchainError, VerificationError
 from modelc.frontend.onnx import import_model
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import Load, Op
@@ -287,6 +287,20 @@ def test_a_target_that_cannot_is_told_what_it_lacks(name, words, tmp_path) -> No
     with pytest.raises(TargetError, match=f"precision bf16: the target {name} cannot multiply bfloat16: it .*{words}"):
         modelc.compile(small.model(), name, tmp_path / "p", shapes=small.SHAPES, precision="bf16")
     assert not list(tmp_path.iterdir())
+
+
+def test_what_no_tool_mends_is_said_before_a_tool_is_asked_for(tmp_path, monkeypatch) -> None:
+    def lacking(*_: object) -> tuple[str, ...]:
+        raise ToolchainError("no emulator")
+
+    monkeypatch.setattr(pipeline, "emulator", lacking)
+    with pytest.raises(TargetError, match="cannot multiply bfloat16"):
+        modelc.compile(small.model(), "x86-64-v3", tmp_path / "p", shapes=small.SHAPES, precision="bf16")
+    (tmp_path / "old.yaml").write_text(load_target("x86-64-v3").to_yaml().replace("cpu: x86-64-v3", "cpu: i386"))
+    with pytest.raises(TargetError, match="LLVM makes no code for cpu 'i386'"):
+        modelc.compile(small.model(), tmp_path / "old.yaml", tmp_path / "p", shapes=small.SHAPES)
+    with pytest.raises(ToolchainError, match="no emulator; to have the package unverified"):
+        modelc.compile(small.model(), "x86-64-v3", tmp_path / "p", shapes=small.SHAPES)
 
 
 def with_bfloat16(target: Target) -> Target:
