@@ -254,10 +254,15 @@ class _Inside:
         writers = {program.values[name].root: bound for bound in program.tasks for name in bound.outputs}
         views = {name for name in self.outputs if name in program.values} - written.keys()
         made = {name: (writers.get(program.values[name].root), self.outputs[name]) for name in views}
+        place = {id(bound): number for number, bound in enumerate(program.tasks)}
+        listed = (*assembled.items(), *written.items(), *sorted(made.items()))
+        by_execution = sorted(
+            ((name, bound, array) for name, (bound, array) in listed if bound is not None),
+            key=lambda value: place.get(id(value[1]), len(place)),
+        )
         values = {
             name: Written(bound.task.name, bound.task.nodes, array, whole.narrow.dtype if name in rounded else "")
-            for name, (bound, array) in (*written.items(), *sorted(made.items()), *assembled.items())
-            if bound is not None
+            for name, bound, array in by_execution
         }
 
         def explains(name: str, theirs: NDArray[Any]) -> Explanation:
