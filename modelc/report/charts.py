@@ -144,7 +144,7 @@ def verification(kernels: Rows) -> Spec:
                 "mark": {"type": "point", "filled": True, "size": 45},
                 "encoding": {
                     "x": _axis("step", "quantitative", "step"),
-                    "y": _axis("worst", "quantitative", "share of the rounding bound"),
+                    "y": _axis("worst", "quantitative", "share of what is allowed"),
                     "color": _axis("judged", "nominal", "", scale={"domain": VERDICTS}, legend=occurring),
                     "tooltip": tooltip,
                 },

@@ -411,6 +411,8 @@ class Judge:
         narrow = self._multiplied(call.use.bound)
         by_machine = self._by_machine(call, buffer, reading.at(asked))
         verdict = replace(by_machine.verdict, samples=int(ratios.size - by_machine.open.sum()))
+        if reading.verdict.beyond:  # whatever the kernel's arithmetic makes of it: what it means is in range
+            verdict = replace(verdict, worst=np.inf, sentence=reading.verdict.sentence, beyond=True)
         return _with_range(verdict) if narrow == "float16" else verdict
 
     def _by_machine(self, call: KernelCall, buffer: str, reading: Reading) -> Reading:
