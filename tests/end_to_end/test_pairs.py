@@ -28,7 +28,8 @@ def test_a_wrong_model_is_noticed(tmp_path: Path, kind: str) -> None:
         if results[0].effect > LEAST_EFFECT:
             break
     outcomes = {result.way: result.outcome for result in results}
-    assert outcomes["plain"] == outcomes["misread"] == "caught", list(map(show, results))
+    assert outcomes["plain"] == "caught", list(map(show, results))
+    assert outcomes["misread"] == "caught" or KINDS[kind].sparse, list(map(show, results))
     assert outcomes["miscompiled"] in ("caught", "does not fit"), list(map(show, results))
 
 

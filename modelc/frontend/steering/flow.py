@@ -14,8 +14,9 @@ from modelc.frontend.load.read import ELEMENT_TYPES
 from modelc.frontend.steering.uses import SAME, Uses, held
 
 OWN_DOMAINS = ("", "ai.onnx")
-AXES_KEPT = {"Cast", "Identity", "Clip", "Dropout", "Min", "Max", "Relu", "Abs", "Neg", "Add", "Sub", "Mul", "Div"}
-PARTLY = {"Relu", "Abs"}  # which hand the positive numbers through
+STEPPED = {"Round", "Floor", "Ceil"}  # which hand whole numbers through
+PARTLY = {"Relu", "Abs", *STEPPED}  # which hand the positive numbers through, or whole ones
+AXES_KEPT = {"Cast", "Identity", "Clip", "Dropout", "Min", "Max", "Neg", "Add", "Sub", "Mul", "Div", *PARTLY}
 DATA = {**SAME, **dict.fromkeys(PARTLY, (0,)), "Where": (1, 2)}  # operators whose results hold numbers of these inputs
 Consumers = Mapping[str, Sequence[tuple[onnx.NodeProto, int]]]
 
