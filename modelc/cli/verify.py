@@ -106,7 +106,7 @@ def show_kernels(report: Report) -> None:
         judged = f"{kernel.worst:.2f}" if kernel.samples else ""
         value = piece.value if piece else ""
         rows.append((kernel.kernel, value, f"{kernel.samples:,}", judged, beside, _kernel_word(kernel, piece)))
-    show(("kernel", "value", "samples", "of the bound", "from ONNX Runtime", ""), rows)
+    show(("kernel", "value", "samples", "of what is allowed", "from ONNX Runtime", ""), rows)
     first = report.first_departure
     where = f"{first.kernel} ({', '.join(first.nodes)})" if first else "none"
     say(f"first kernel that departs: {where}")

@@ -133,7 +133,7 @@ def verification(kernels: Rows) -> Spec:
     occurring = {"values": [verdict for verdict in VERDICTS if any(row["judged"] == verdict for row in rows)]}
     tooltip = [
         _axis("kernel", "nominal", "kernel"),
-        _axis("worst", "quantitative", "of the bound", format=".2f"),
+        _axis("worst", "quantitative", "of what is allowed", format=".2f"),
         _axis("samples", "quantitative", "samples"),
     ]
     return _chart(

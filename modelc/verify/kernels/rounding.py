@@ -29,7 +29,7 @@ from modelc.ir.arithmetic import converted
 from modelc.ir.expr import DTYPES, FLOATS, NARROW_FLOATS, OPERATIONS, Op
 
 Array = NDArray[Any]
-SIGMAS = 8.0  # a normal variable is farther away once in 10^15 draws
+SIGMAS = 8.0  # within which of a jump a number may be on either side
 PLACES = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}  # digits of a significand
 TINY = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-24, "bfloat16": 2.0**-126}
 FINE = {**PLACES, "float64": 33, "float32": 33}  # of computations in float64, which agree far better than so
