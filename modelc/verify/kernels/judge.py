@@ -495,6 +495,8 @@ class Judge:
                 return report
             schedule = replace(schedule, value=whole)
         sentence = disagreement(schedule, model, index)
+        if sentence is not None and cut.narrow == "float16" and not np.isfinite(schedule.value).all():
+            sentence = f"{sentence}; {OUT_OF_RANGE}"
         report = report.traced(name)
         return report if sentence is None else report.with_fault(name, sentence)
 

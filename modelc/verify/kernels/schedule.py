@@ -134,4 +134,6 @@ def disagreement(by_schedule: Rounded, by_model: Rounded, index: tuple[Array, ..
     place = [int(i[k]) for i in index]
     ours, theirs = (float(x.reshape(-1)[k]) for x in (a, b))
     limit = float(allowed.reshape(-1)[k])
+    if np.isfinite(theirs) and not np.isfinite(ours):
+        return f"at {place}: {ours:.9g}, expected {theirs:.9g}"
     return f"is scheduled as another computation: at {place} {ours:.9g}, by the model {theirs:.9g} within {limit:.2g}"
