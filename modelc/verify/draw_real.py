@@ -95,8 +95,10 @@ def _how_many(size: int, wanted: int, sample: int) -> int:
 def _with_equal(numbers: Array, axes: Iterable[int | None], rng: np.random.Generator) -> Array:
     """The numbers, some of them equal along the axes: half of the rows have their largest and their least number twice,
     and an eighth of all numbers are those beside them."""
-    every = set(range(numbers.ndim))
-    chosen = set[int]().union(*(every if axis is None else every & {axis % max(numbers.ndim, 1)} for axis in axes))
+    all_axes = set(range(numbers.ndim))
+    chosen = set[int]().union(
+        *(all_axes if axis is None else all_axes & {axis % max(numbers.ndim, 1)} for axis in axes)
+    )
     for axis in sorted(chosen):
         if numbers.shape[axis] < 2:
             continue

@@ -42,9 +42,9 @@ from modelc.verify.check import (
 from modelc.verify.compare import BF16, F16, Tolerance, distance
 from modelc.verify.engine import EngineError
 from modelc.verify.kernels.blueprint import Blueprint
-from modelc.verify.kernels.calls import Row, rows_of, uses_by_step
-from modelc.verify.kernels.judge import Judge, calls_of
-from modelc.verify.kernels.reading import EXPLAINED, UNEXPLAINED, Explanation
+from modelc.verify.kernels.calls import Row, calls_of, rows_of, uses_by_step
+from modelc.verify.kernels.judge import Judge
+from modelc.verify.kernels.reading import BOTH_RIGHT, UNEXPLAINED, Explanation
 from modelc.verify.kernels.samples import EFFORTS, Effort
 from modelc.verify.lengths import padded_to
 from modelc.verify.narrow import narrow_outputs
@@ -249,7 +249,7 @@ class _Inside:
         """Every kernel of the last run against ONNX Runtime's piece; where an output `departs`, in the whole too. An
         output that is a view of what a kernel wrote is one more value, right by its meaning as that is; and so is what
         a kernel read that was written in parts, or is a view, which has to be near ONNX Runtime's."""
-        program, rounded = self.blueprint.program, self.judge.rounded
+        program, rounded = self.blueprint.program, self.judge.kernels.rounded
         written, assembled = self.judge.written(), self.judge.assembled()
         writers = {program.values[name].root: bound for bound in program.tasks for name in bound.outputs}
         views = {name for name in self.outputs if name in program.values} - written.keys()
@@ -267,10 +267,10 @@ class _Inside:
 
         def explains(name: str, theirs: NDArray[Any]) -> Explanation:
             if name in views:
-                return EXPLAINED
+                return BOTH_RIGHT
             if name in assembled:
                 near = distance(assembled[name][1], theirs, limits.rtol, limits.atol)
-                return EXPLAINED if near.passed else UNEXPLAINED
+                return BOTH_RIGHT if near.passed else UNEXPLAINED
             return self.judge.explains(name, theirs)
 
         # no piece is equal to the last bit

@@ -29,7 +29,7 @@ from modelc.scratch import TemporaryFolder
 from modelc.verify.beginning import Apart
 from modelc.verify.compare import distance
 from modelc.verify.engine import Engine
-from modelc.verify.kernels.reading import EXPLAINED, Explanation
+from modelc.verify.kernels.reading import BOTH_RIGHT, Explanation
 from modelc.verify.pieces import Limits, Piece, Written
 from modelc.verify.report import MOVING, SILENT, LayerReport
 
@@ -88,7 +88,7 @@ def compare_pieces(
         for name, value in values.items():
             piece = Piece(value, name, reference[name], made.spans.get(name, Span(None, 0)), limits)
             settled = piece.is_settled(tensors.__getitem__)
-            explained = EXPLAINED if settled else explains(name, reference[name])
+            explained = BOTH_RIGHT if settled else explains(name, reference[name])
             reports[name] = piece.report(explained, tensors.__getitem__)
             if not reports[name].passed:
                 in_doubt[piece] = explained

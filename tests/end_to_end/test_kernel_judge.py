@@ -190,7 +190,7 @@ def writes(*indices) -> Block:
 def test_points_are_found_that_write_an_element(block: Block, shape: tuple[int, ...]) -> None:
     written = np.full(shape, -1, np.int64)
     run_block(block, {"y": written})
-    definitions = Definitions({}, lambda name: [((0,), block)], lambda name: ("int64", shape), {})
+    definitions = Definitions({}.get, lambda name: [((0,), block)], lambda name: ("int64", shape), {})
     found = Evaluator(definitions, 1 << 20).elements("y", every_element(shape))
     there = written.reshape(-1) >= 0
     assert (found.value[there] == written.reshape(-1)[there]).all()
@@ -211,7 +211,7 @@ def test_a_contraction_of_scattered_samples_is_that_of_all() -> None:
     run_block(block, {"x": x, "w": w, "y": whole})
     kinds = {"x": x, "w": w, "y": whole}
     definitions = Definitions(
-        {"x": x, "w": w}, lambda name: [((0,), block)], lambda name: ("float32", kinds[name].shape), {}
+        {"x": x, "w": w}.get, lambda name: [((0,), block)], lambda name: ("float32", kinds[name].shape), {}
     )
     for count in (1, 3, 50, 1134):
         index = np.unravel_index(rng.permutation(whole.size)[:count], whole.shape)

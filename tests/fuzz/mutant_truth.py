@@ -21,9 +21,9 @@ from modelc.package import Package
 from modelc.package.spec import Plan
 from modelc.package.watch import Watch, Watched
 from modelc.verify.check import Runner, drawn
-from modelc.verify.kernels.calls import Use, rows_of, uses_by_step
+from modelc.verify.kernels.calls import KernelCall, Use, calls_of, rows_of, uses_by_step
 from modelc.verify.kernels.inverse import CannotSay
-from modelc.verify.kernels.judge import Judge, KernelCall, calls_of
+from modelc.verify.kernels.judge import Judge
 from modelc.verify.kernels.samples import EFFORTS
 
 CALLS = 1 << 10  # of one kernel that are compared
@@ -148,7 +148,7 @@ def _measured(judge: Judge, right: KernelCall, wrong: KernelCall, buffer: str) -
     if not places.size:  # bits that mean the same number
         return Moved(0.0, where)
     try:
-        verdict = judge.verdict(wrong, buffer, index, computed=places.size)
+        verdict = judge.kernels.verdict(wrong, buffer, index, computed=places.size)
     except CannotSay as reason:
         return Moved(nan, f"{where}: {reason}", rms)
     if verdict.worst <= 1 and verdict.open:

@@ -112,8 +112,8 @@ def _is_read_as(reader: Reader, op: str, position: int) -> bool:
 
 
 def _attribute(node: onnx.NodeProto, name: str, default: float) -> float:
-    given = (a for a in node.attribute if a.name == name)
-    return next((a.f if a.type == onnx.AttributeProto.FLOAT else float(a.i) for a in given), default)
+    named = (a for a in node.attribute if a.name == name)
+    return next((a.f if a.type == onnx.AttributeProto.FLOAT else float(a.i) for a in named), default)
 
 
 def _refuses_zero(reader: Reader) -> bool:

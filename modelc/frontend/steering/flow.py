@@ -87,33 +87,35 @@ def _onward(uses: Uses, reader: Reader) -> Reader | None:
     node, op = reader.node, reader.node.op_type
     if node.domain not in OWN_DOMAINS:
         return None
-    kept = reader.axes_kept and op in AXES_KEPT
+    along_axes = reader.axes_kept and op in AXES_KEPT
     if op == "Cast":
         real = "float" in target_type(node)
         return replace(reader, exact=False) if real else None
     if op == "Neg":
-        return replace(reader, scale=-reader.scale, offset=-reader.offset, axes_kept=kept)
+        return replace(reader, scale=-reader.scale, offset=-reader.offset, axes_kept=along_axes)
     if op in DATA:
         which = DATA[op]
-        return replace(reader, axes_kept=kept) if which is None or reader.position in which else None
+        return replace(reader, axes_kept=along_axes) if which is None or reader.position in which else None
     if op not in ("Add", "Sub", "Mul", "Div") or len(node.input) != 2:
         return None
-    other = number(uses, node.input[1 - reader.position])
-    if other is None:
+    operand = number(uses, node.input[1 - reader.position])
+    if operand is None:
         return None
     if op in ("Add", "Sub"):
         sign = -1.0 if op == "Sub" and reader.position == 1 else 1.0
-        shift = -other if op == "Sub" and reader.position == 0 else other
+        shift = -operand if op == "Sub" and reader.position == 0 else operand
         return replace(
-            reader, scale=sign * reader.scale, offset=sign * reader.offset + shift, exact=False, axes_kept=kept
+            reader, scale=sign * reader.scale, offset=sign * reader.offset + shift, exact=False, axes_kept=along_axes
         )
-    if not other or (op == "Div" and reader.position == 1):
+    if not operand or (op == "Div" and reader.position == 1):
         return None
-    factor = other if op == "Mul" else 1 / other
+    factor = operand if op == "Mul" else 1 / operand
     if not isfinite(reader.scale * factor) or not reader.scale * factor:
         return None
     exact = reader.exact and is_power_of_two(abs(factor))
-    return replace(reader, scale=reader.scale * factor, offset=reader.offset * factor, exact=exact, axes_kept=kept)
+    return replace(
+        reader, scale=reader.scale * factor, offset=reader.offset * factor, exact=exact, axes_kept=along_axes
+    )
 
 
 def constants(uses: Uses, value: str, most: int) -> tuple[float, ...]:

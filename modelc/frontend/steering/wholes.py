@@ -63,55 +63,55 @@ class _Value:
 
 
 def wholes(uses: Uses) -> dict[str, Whole]:
-    """The inputs of whole numbers that the model computes with. Those that steer it, that it addresses by, or that an
-    operator takes of which nothing is said here, are left out."""
+    """The range of each input of whole numbers, where the model does arithmetic with it. Steering inputs, indices, and
+    operands of operators outside of these tables are left out."""
     consumers = consumers_of(uses)
     kinds = {name: _whole(uses, consumers, name) for name in uses.inputs if "int" in uses.types.get(name, "")}
-    return {name: whole for name, whole in kinds.items() if whole is not None}
+    return {name: numbers for name, numbers in kinds.items() if numbers is not None}
 
 
 def _whole(uses: Uses, consumers: Consumers, name: str) -> Whole | None:
-    whole, begun = Whole(), {_Value(name)}
+    numbers, begun = Whole(), {_Value(name)}
     waiting = [_Value(name)]
     while waiting:
         value = waiting.pop()
         for node, position in consumers.get(value.name, ()):
-            allowed = _allowed(uses, node, position, value, whole)
-            if allowed is None:
+            narrowed = _allowed(uses, node, position, value, numbers)
+            if narrowed is None:
                 return None
-            whole = allowed
+            numbers = narrowed
             onward = [x for x in _onward(node, position, value) if x not in begun]
             begun.update(onward)
             waiting += onward
-    return whole
+    return numbers
 
 
-def _allowed(uses: Uses, node: onnx.NodeProto, position: int, value: _Value, whole: Whole) -> Whole | None:
+def _allowed(uses: Uses, node: onnx.NodeProto, position: int, value: _Value, numbers: Whole) -> Whole | None:
     """What is left of the numbers that are allowed where a node reads them; None where nothing is known."""
     op = node.op_type
     if node.domain == LEARNED:
-        return replace(whole, large=False)
+        return replace(numbers, large=False)
     if node.domain not in OWN_DOMAINS or position in ADDRESSING.get(op, ()) or position in STEERS.get(op, {}):
         return None
     if op == "OneHot" and position == 0:
         depth = number(uses, node.input[1])
-        return whole.within(-int(depth), int(depth) - 1) if depth is not None and value.moved else None
+        return numbers.within(-int(depth), int(depth) - 1) if depth is not None and value.moved else None
     if op in ("Div", "Mod", "Pow", "BitShift") and position == 1:
         if not value.moved:
-            return whole if value.real else None
+            return numbers if value.real else None
         if op in ("Div", "Mod"):
-            return replace(whole, nonzero=True)
-        return whole.within(0, MOST_POWER if op == "Pow" else MOST_SHIFT)
+            return replace(numbers, nonzero=True)
+        return numbers.within(0, MOST_POWER if op == "Pow" else MOST_SHIFT)
     if value.real:
-        return whole
+        return numbers
     if op == "Cast":
         kind = target_type(node)
         if "float" in kind:
-            return replace(whole, large=False)
-        return whole if kind == "bool" or "int" in kind else None
+            return replace(numbers, large=False)
+        return numbers if kind == "bool" or "int" in kind else None
     if op in GROWING:
-        return replace(whole, large=False)
-    return whole if op in SAME or op in WRAPPING or op in ENDING or op == "Where" else None
+        return replace(numbers, large=False)
+    return numbers if op in SAME or op in WRAPPING or op in ENDING or op == "Where" else None
 
 
 def _onward(node: onnx.NodeProto, position: int, value: _Value) -> Iterator[_Value]:

@@ -68,12 +68,12 @@ def is_witness(
 
 def _folded(nodes: Sequence[onnx.NodeProto], constants: set[str]) -> Iterator[onnx.NodeProto]:
     """The nodes, in order, whose inputs are constants to the importer, all of them."""
-    known = {*constants, ""}
+    constant_names = {*constants, ""}
     for node in nodes:
         if node.op_type in SHAPES:
-            known.update(node.output)
-        elif node.op_type not in KEPT | RANDOM and known.issuperset(reads(node)):
-            known.update(node.output)
+            constant_names.update(node.output)
+        elif node.op_type not in KEPT | RANDOM and constant_names.issuperset(reads(node)):
+            constant_names.update(node.output)
             yield node
 
 

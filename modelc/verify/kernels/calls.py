@@ -4,18 +4,26 @@ Steps stand in the order of the Program's Tasks, a step for each phase of a kern
 Loop is; a loop of the plan (plan/roll.py) has the steps of its first iteration alone:
 
     tasks     a  b.0 b.1  c  c  c  c  d         plan   a  b.0 b.1  4 x (c)  d
+
+What is watched of the steps is put together by calls of Tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from numpy.typing import NDArray
 
 from modelc.errors import VerificationError
-from modelc.ir.program import BoundTask, Program
+from modelc.ir.program import BoundTask, Placed, Program
 from modelc.package.spec import Argument, Plan
-from modelc.package.watch import Place
+from modelc.package.watch import Data, Place, Watched
+from modelc.verify.kernels.stored import logical
 
+Array = NDArray[Any]
 Phases = Mapping[str, Sequence[Sequence[str]]]  # by a Task's hash, the canonical buffers that each of its steps takes
 
 
@@ -108,3 +116,43 @@ def looked_at(bound: BoundTask, phases: Phases) -> dict[str, int]:
             elif buffer not in task.constants:
                 places.setdefault(buffer, phase)
     return places
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """What one call of a Task's kernel read and wrote, by the Task's buffers: the bytes of their places, and arrays in
+    logical shape."""
+
+    use: Use
+    number: int
+    read_bytes: Mapping[str, Data]
+    wrote_bytes: Mapping[str, Data]
+
+    def placed(self, buffer: str) -> Placed:
+        return self.use.program.values[self.use.bound.values[buffer]]
+
+    @cached_property
+    def read(self) -> Mapping[str, Array]:
+        return {buffer: logical(self.placed(buffer), data) for buffer, data in self.read_bytes.items()}
+
+    @cached_property
+    def wrote(self) -> Mapping[str, Array]:
+        return {buffer: logical(self.placed(buffer), data) for buffer, data in self.wrote_bytes.items()}
+
+
+def calls_of(
+    records: Iterable[Watched], rows: Sequence[Row], of_steps: Sequence[Sequence[Use]], phases: Phases
+) -> Iterator[KernelCall]:
+    """What is watched, put together by calls of Tasks. A call of which a part was not looked at is left out."""
+    pending: dict[tuple[int, int], tuple[dict[str, Data], dict[str, Data]]] = {}
+    for record in records:
+        row = rows[record.place]
+        uses = of_steps[row.step]
+        number, iteration = divmod(record.call, len(uses))
+        use = uses[iteration]
+        key = (id(use.bound), number)
+        read, wrote = pending.setdefault(key, ({}, {}))
+        (wrote if row.after else read)[row.buffer] = record.data
+        if len(read) + len(wrote) == len(looked_at(use.bound, phases)):
+            del pending[key]
+            yield KernelCall(use, number, read, wrote)

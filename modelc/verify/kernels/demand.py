@@ -8,7 +8,7 @@ first to the last. Elements are lists of S indices; a reduction of K points is S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -20,6 +20,18 @@ from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, OpaqueBlock
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, conjunction, loads, operations
 from modelc.ir.interpret import evaluate
 from modelc.partition.half_sums import SMALLEST
+from modelc.verify.kernels.elements import (
+    GRID,
+    Memory,
+    best,
+    broadcast,
+    distinct,
+    joined,
+    reduction_of,
+    taken,
+    unravelled,
+    with_reduction,
+)
 from modelc.verify.kernels.inverse import CannotSay, Index, Inverse
 from modelc.verify.kernels.machine import Machine
 from modelc.verify.kernels.products import Factors, factors_of, matrix_products, rows_of
@@ -28,7 +40,6 @@ from modelc.verify.kernels.rounding import PLACES, Analysis, Rounded, exact, ext
 Array = NDArray[Any]
 Order = tuple[int, ...]
 LAST: Order = (1 << 62,)
-GRID = 1 << 20  # points that are evaluated at once
 ROWS = 1 << 22  # elements of a factor that are read at once
 OPERATION = 1 << 10  # elements that take as long as the fixed part of one operation on arrays
 MULTIPLIED = 1 / 64  # of an element's work: one multiplication inside a product of matrices
@@ -38,48 +49,20 @@ FEW_MEMBERS = 4  # of a group of samples that have iterators of both factors in 
 
 @dataclass(frozen=True)
 class Definitions:
-    """Where numbers come from: given `arrays` by buffer, in logical shape; what else is computed by `writers`, the
+    """Where numbers come from: `given` arrays by buffer, in logical shape; what else is computed by `writers`, the
     Blocks that write a buffer with their places in the order of execution. `buffer` gives dtype and shape. `analysis`:
     the arithmetic. `roundoff`: the relative error of given numbers of float32, where they are rounded before they are
-    multiplied; those of `folded` buffers were computed in their dtype. `order_of`: in which order a kernel adds up."""
+    multiplied; `stands_for_real`: whether those of a buffer were computed in their dtype, for real numbers.
+    `order_of`: in which order a kernel adds up."""
 
-    arrays: Mapping[str, Array]
+    given: Callable[[str], Array | None]
     writers: Callable[[str], Sequence[tuple[Order, AnyBlock]]]
     buffer: Callable[[str], tuple[str, tuple[int, ...]]]
     opaque: Mapping[str, Callable[..., tuple[Array, ...]]]
     analysis: Analysis = field(default_factory=Analysis)
     roundoff: float = 0.0
-    folded: Container[str] = ()
+    stands_for_real: Callable[[str], bool] = lambda buffer: False
     order_of: Callable[[Block], Array | None] = lambda block: None
-
-
-@dataclass
-class _Memory:
-    """Elements of one buffer that were computed, by their places in it, in order."""
-
-    places: Array
-    elements: Rounded
-
-    @classmethod
-    def of(cls, dtype: str) -> _Memory:
-        return cls(np.zeros(0, np.int64), exact(np.zeros(0, DTYPES[dtype]), dtype))
-
-    def at(self, places: Array) -> tuple[Array, NDArray[np.bool_]]:
-        """Where each of `places` is in the memory, and which are."""
-        if not self.places.size:
-            return np.zeros(places.shape, np.int64), np.zeros(places.shape, bool)
-        at = np.minimum(np.searchsorted(self.places, places), self.places.size - 1)
-        return at, np.asarray(self.places[at] == places)
-
-    def missing(self, places: Array) -> Array:
-        """The distinct ones of `places` that are not there, in order."""
-        return _distinct(places[~self.at(places)[1]])
-
-    def put(self, places: Array, made: Rounded) -> None:
-        """`places` are distinct, in order, and not there."""
-        joined, elements = np.concatenate([self.places, places]), _joined([self.elements, made], made.dtype)
-        order = np.argsort(joined, kind="stable")
-        self.places, self.elements = joined[order], _taken(elements, order)
 
 
 @dataclass(frozen=True)
@@ -96,7 +79,7 @@ class _Writing:
     """The elements of one buffer that are computed together, and the parts that the Blocks which write it make."""
 
     buffer: str
-    memory: _Memory
+    memory: Memory
     places: Array
     parts: Sequence[tuple[Order, AnyBlock, _Part]]
 
@@ -110,7 +93,7 @@ class Evaluator:
     budget: int
     spent: int = 0
     work: float = 0.0
-    _memory: dict[tuple[str, Order], _Memory] = field(default_factory=dict)
+    _memory: dict[tuple[str, Order], Memory] = field(default_factory=dict)
     _inverses: dict[tuple[int, int], Inverse] = field(default_factory=dict)
     _whole: dict[tuple[str, Order], dict[str, Array]] = field(default_factory=dict)
     _blocks: list[Block] = field(default_factory=list)  # whose ids are keys of _inverses
@@ -118,7 +101,7 @@ class Evaluator:
     def elements(self, buffer: str, index: Index, before: Order = LAST) -> Rounded:
         """The elements of `buffer` at `index`, arrays of one length, as Blocks before `before` leave them. Raises
         CannotSay."""
-        array = self.definitions.arrays.get(buffer)
+        array = self.definitions.given(buffer)
         if array is not None:
             return self._read(buffer, array, index)
         writers = self._writers(buffer, before)
@@ -130,7 +113,7 @@ class Evaluator:
             for writing in reversed(self._demanded(buffer, writers, flat[~there])):
                 self._write(writing)
             at, _ = memory.at(flat)
-        return _taken(memory.elements, at)
+        return taken(memory.elements, at)
 
     def _writers(self, buffer: str, before: Order) -> list[tuple[Order, AnyBlock]]:
         writers = [(order, block) for order, block in self.definitions.writers(buffer) if order < before]
@@ -138,17 +121,16 @@ class Evaluator:
             raise CannotSay(f"{buffer!r} is computed by nothing that is known")
         return writers
 
-    def _remembered(self, buffer: str, writers: Sequence[tuple[Order, AnyBlock]]) -> _Memory:
+    def _remembered(self, buffer: str, writers: Sequence[tuple[Order, AnyBlock]]) -> Memory:
         key = (buffer, writers[-1][0])
         if key not in self._memory:
-            self._memory[key] = _Memory.of(self.definitions.buffer(buffer)[0])
+            self._memory[key] = Memory.of(self.definitions.buffer(buffer)[0])
         return self._memory[key]
 
     def _read(self, buffer: str, array: Array, index: Index) -> Rounded:
         elements = exact(np.asarray(array[index]), self.definitions.buffer(buffer)[0])
-        if is_float(elements.dtype) and buffer in self.definitions.folded:
-            unit = FOLDED * 2.0 ** -PLACES[elements.dtype]
-            return replace(elements, bias=unit * np.abs(elements.value))
+        if self.definitions.stands_for_real(buffer):
+            return self._real(elements)
         if self.definitions.roundoff and elements.dtype == "float32":
             least = SMALLEST if self.definitions.analysis.halves else 0.0
             return replace(elements, sigma=self.definitions.roundoff * np.maximum(np.abs(elements.value), least))
@@ -169,7 +151,7 @@ class Evaluator:
             if not missing.size:
                 continue
             shape = self.definitions.buffer(name)[1]
-            parts = self._divided(name, writers, _unravelled(missing, shape), missing.size)
+            parts = self._divided(name, writers, unravelled(missing, shape), missing.size)
             demanded.append(_Writing(name, memory, missing, parts))
             for order, block, part in parts:
                 for read, flat in self._reads(block, part):
@@ -217,19 +199,19 @@ class Evaluator:
         """The elements that a part of a Block reads of buffers that are computed, at places that no data decides."""
         if isinstance(block, OpaqueBlock):
             for name in block.inputs:
-                if self.definitions.arrays.get(name) is None:
+                if self.definitions.given(name) is None:
                     yield name, np.arange(prod(self.definitions.buffer(name)[1]))
             return
         for body, env in self._environments(block, part):
             for read in dict.fromkeys(loads(body)):
                 shape = self.definitions.buffer(read.buffer)[1]
                 by_data = any(isinstance(x, Load) for i in read.indices for x in loads(i))
-                if by_data or not all(shape) or self.definitions.arrays.get(read.buffer) is not None:
+                if by_data or not all(shape) or self.definitions.given(read.buffer) is not None:
                     continue
                 places = [evaluate(i, env, {}) for i in read.indices]
                 inside = [np.minimum(np.maximum(i, 0), n - 1) for i, n in zip(places, shape, strict=True)]
                 flat = np.ravel_multi_index(inside, shape) if shape else np.zeros(1, np.int64)
-                yield read.buffer, _distinct(flat.reshape(-1))
+                yield read.buffer, distinct(flat.reshape(-1))
 
     def _environments(self, block: Block, part: _Part) -> Iterator[tuple[Expr, Mapping[str, Array]]]:
         """The expressions that a part evaluates, and the iterators' values: of a contraction each factor over its own
@@ -238,18 +220,18 @@ class Evaluator:
         if block.aggregation == "assign":
             yield block.body[part.number], part.points
             return
-        reduced, depth = _reduced(block)
+        reduced, depth = reduction_of(block)
         factors = self._factors(block)
         for e in block.where:
-            yield from ((e, env) for env, _ in _rows(part.points, reduced, count, depth))
+            yield from ((e, env) for env, _ in with_reduction(part.points, reduced, count, depth))
         if factors is None:
             for e in block.body:
-                yield from ((e, env) for env, _ in _rows(part.points, reduced, count, depth))
+                yield from ((e, env) for env, _ in with_reduction(part.points, reduced, count, depth))
             return
         for factor, names in ((factors.first, factors.first_names), (factors.second, factors.second_names)):
             rows = rows_of(part.points, names)
             points = {name: rows.rows[:, k] for k, name in enumerate(rows.names)}
-            yield from ((factor, env) for env, _ in _rows(points, reduced, len(rows.rows), depth))
+            yield from ((factor, env) for env, _ in with_reduction(points, reduced, len(rows.rows), depth))
 
     def _factors(self, block: Block) -> Factors | None:
         """The factors of a contraction, where it is computed as products of matrices: a machine adds up one by one."""
@@ -273,9 +255,9 @@ class Evaluator:
             anything = np.zeros(nobody.size, made[0].value.dtype)
             written.append(nobody)
             made.append(Rounded(anything, dtype, None, np.full(nobody.size, np.inf)))
-        elements = _taken(_joined(made, dtype), np.argsort(np.concatenate(written), kind="stable"))
+        elements = taken(joined(made, dtype), np.argsort(np.concatenate(written), kind="stable"))
         left = ~writing.memory.at(writing.places)[1]  # some may be there, read where data says
-        writing.memory.put(writing.places[left], _taken(elements, left))
+        writing.memory.put(writing.places[left], taken(elements, left))
 
     def _opaque(self, order: Order, block: OpaqueBlock) -> dict[str, Array]:
         """All that an opaque Block writes, of inputs that are exact."""
@@ -306,7 +288,7 @@ class Evaluator:
         for k in range(0, count, GRID):
             points = {name: values[k : k + GRID] for name, values in part.points.items()}
             pieces.append(self._values(block.body[part.number], points, min(GRID, count - k), order))
-        return _joined(pieces, self.definitions.buffer(block.writes[part.number].buffer)[0])
+        return joined(pieces, self.definitions.buffer(block.writes[part.number].buffer)[0])
 
     def _inverse(self, block: Block, number: int) -> Inverse:
         key = (id(block), number)
@@ -319,7 +301,7 @@ class Evaluator:
         """`e` at `count` points."""
         self._spend(count)
         made = self._evaluate(e, env, order, {})
-        return Rounded(*_broadcast(made, (count,)))
+        return Rounded(*broadcast(made, (count,)))
 
     def _spend(self, points: int) -> None:
         self.spent += points
@@ -355,15 +337,18 @@ class Evaluator:
         self.work += OPERATION + made.value.size
         return made
 
+    def _real(self, numbers: Rounded) -> Rounded:
+        """Numbers that stand for real ones, of a computation in float64; a machine takes them as they are."""
+        if not is_float(numbers.dtype) or self.definitions.analysis.places[numbers.dtype] == PLACES[numbers.dtype]:
+            return numbers
+        return replace(numbers, bias=FOLDED * 2.0 ** -PLACES[numbers.dtype] * np.abs(numbers.value))
+
     def _constant(self, e: Const) -> Rounded:
-        """A number of an operator or the model. In a computation in float64 it stands for a real one, as sqrt(2) in
-        a Gelu does, unless it has few digits."""
+        """A number of an operator or the model, which stands for a real one, as sqrt(2) in a Gelu does, unless it has
+        few digits."""
         constant = exact(np.asarray(e.value, DTYPES[e.dtype]), e.dtype)
-        if not is_float(e.dtype) or self.definitions.analysis.places[e.dtype] == PLACES[e.dtype]:
-            return constant
-        if has_digits_of(constant.value, "float16"):
-            return constant
-        return replace(constant, bias=FOLDED * 2.0 ** -PLACES[e.dtype] * np.abs(constant.value))
+        few_digits = is_float(e.dtype) and has_digits_of(constant.value, "float16").all()
+        return constant if few_digits else self._real(constant)
 
     def _contracted(self, e: Op, made: Rounded, shared: Mapping[Expr, Rounded]) -> Rounded:
         """A sum or difference of a machine, of whose operands products may not have been rounded."""
@@ -378,7 +363,7 @@ class Evaluator:
         """Whether `e` is a product that is rounded, here or where it was stored in registers."""
         if isinstance(e, Op):
             return e.name == "mul" and not any(isinstance(a, Const) and _is_power_of_two(a) for a in e.args)
-        if not isinstance(e, Load) or self.definitions.arrays.get(e.buffer) is not None:
+        if not isinstance(e, Load) or self.definitions.given(e.buffer) is not None:
             return False
         maps = (b for _, b in self.definitions.writers(e.buffer) if isinstance(b, Block) and b.aggregation == "assign")
         return any(isinstance(body, Op) and self._may_be_product(body) for block in maps for body in block.body)
@@ -388,7 +373,7 @@ class Evaluator:
         if not all(shape):
             return exact(np.zeros((), DTYPES[dtype]), dtype)
         index = tuple(np.minimum(np.maximum(p.value, 0), n - 1) for p, n in zip(places, shape, strict=True))
-        array = self.definitions.arrays.get(e.buffer)
+        array = self.definitions.given(e.buffer)
         if array is not None:
             made = self._read(e.buffer, array, index)
         else:
@@ -408,19 +393,19 @@ class Evaluator:
         dtype = self.definitions.buffer(block.writes[number].buffer)[0]
         if not count:
             return exact(np.zeros(0, DTYPES[dtype]), dtype)
-        reduced, depth = _reduced(block)
+        reduced, depth = reduction_of(block)
         factors = self._factors(block)
         if factors is not None and depth:
             made = self._contraction(order, block, factors, points, reduced, count, depth)
             if made is not None:
                 return made
         parts = []
-        for env, rows in _rows(points, reduced, count, depth):
+        for env, rows in with_reduction(points, reduced, count, depth):
             shape = (rows, depth)
             self._spend(prod(shape))
             terms = [self._terms(order, block, env, shape, n) for n in range(len(block.body))]
             parts.append(self._folded(block, [values for values, _ in terms], number, any(cut for _, cut in terms)))
-        return _joined(parts, dtype)
+        return joined(parts, dtype)
 
     def _terms(
         self, order: Order, block: Block, env: Mapping[str, Array], shape: tuple[int, ...], number: int
@@ -435,10 +420,10 @@ class Evaluator:
             made = self.definitions.analysis.product([self._evaluate(a, env, order, shared) for a in body.args])
         else:
             made = self._evaluate(body, env, order, {})
-        terms = Rounded(*_broadcast(made, shape))
+        terms = Rounded(*broadcast(made, shape))
         if not block.where:
             return terms, False
-        holds = Rounded(*_broadcast(self._evaluate(conjunction(block.where), env, order, {}), shape))
+        holds = Rounded(*broadcast(self._evaluate(conjunction(block.where), env, order, {}), shape))
         if holds.bias is not None:
             raise CannotSay(f"what {block.name} adds up is not certain")
         inside = holds.value.astype(bool)
@@ -473,7 +458,7 @@ class Evaluator:
             return analysis.multiplied(terms[0], 1)
         if name in ("max", "min"):
             return extreme(terms[0], 1, name == "max")
-        return _chosen(terms, number, greatest=name == "argmax")
+        return best(terms, number, greatest=name == "argmax")
 
     def _contraction(
         self,
@@ -495,7 +480,7 @@ class Evaluator:
             parts = [
                 self._reduction(order, block, 0, {n: v[half] for n, v in points.items()}, len(half)) for half in halves
             ]
-            return _taken(_joined(parts, parts[0].dtype), np.argsort(np.concatenate(halves)))
+            return taken(joined(parts, parts[0].dtype), np.argsort(np.concatenate(halves)))
         groups = rows_of(points, factors.shared)
         if len(groups.rows) * FEW_MEMBERS > count and len(groups.rows) > 1:
             return None
@@ -505,7 +490,7 @@ class Evaluator:
             env = {name: rows.rows[:, k, None] for k, name in enumerate(rows.names)} | dict(reduced)
             shape = (len(rows.rows), depth)
             self._spend(prod(shape))
-            side = Rounded(*_broadcast(self._evaluate(factor, env, order, {}), shape))
+            side = Rounded(*broadcast(self._evaluate(factor, env, order, {}), shape))
             if guard is not None:
                 holds = self._evaluate(guard, env, order, {})
                 if not holds.exact:
@@ -521,9 +506,6 @@ class Evaluator:
         return matrix_products(sides[0], sides[1], first.of, second.of, groups.of, count, self.definitions.analysis)
 
 
-# --- small ----------------------------------------------------------------------------------------------------------
-
-
 def _direct(e: Op) -> Op:
     """A cast of a cast to whole numbers that are as wide as one cast: what wraps on the way wraps back."""
     inner = e.args[0]
@@ -534,75 +516,9 @@ def _direct(e: Op) -> Op:
     return Op("cast", inner.args, e.dtype) if whole else e
 
 
-def _chosen(terms: Sequence[Rounded], number: int, greatest: bool) -> Rounded:
-    """The best of (value, place) pairs; of equal ones the lower place. The place is not certain where another value is
-    as near as rounding."""
-    values, places = terms
-    best = extreme(values, 1, greatest)
-    if number == 0:
-        return best
-    at = best.value[:, None]
-    place = np.where(values.value == at, places.value, np.iinfo(np.int64).max).min(axis=1)
-    if values.exact:
-        return Rounded(place.astype(places.value.dtype), places.dtype)
-    near = np.abs(values.value - at) <= values.bound + np.broadcast_to(best.bound, best.value.shape)[:, None]
-    open_ = near.sum(axis=1) > 1
-    return Rounded(place.astype(places.value.dtype), places.dtype, None, np.where(open_, np.inf, 0.0))
-
-
-def _broadcast(x: Rounded, shape: tuple[int, ...]) -> tuple[Array, str, Array | None, Array | None]:
-    sigma, bias = (None if part is None else np.broadcast_to(part, shape) for part in (x.sigma, x.bias))
-    return np.broadcast_to(x.value, shape), x.dtype, sigma, bias
-
-
-def _taken(x: Rounded, at: Array) -> Rounded:
-    return Rounded(x.value[at], x.dtype, *(None if part is None else part[at] for part in (x.sigma, x.bias)))
-
-
-def _joined(parts: Sequence[Rounded], dtype: str) -> Rounded:
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        return exact(np.zeros(0, DTYPES[dtype]), dtype)
-    errors = []
-    for given in ([p.sigma for p in parts], [p.bias for p in parts]):
-        filled = [np.zeros(p.value.shape) if x is None else x for p, x in zip(parts, given, strict=True)]
-        errors.append(None if all(x is None for x in given) else np.concatenate(filled))
-    return Rounded(np.concatenate([p.value for p in parts]), parts[0].dtype, *errors)
-
-
-def _reduced(block: Block) -> tuple[dict[str, Array], int]:
-    """The values of the reduction's iterators, each 1 x K, and K."""
-    extents = [i.extent for i in block.reduction]
-    flat = [axis.reshape(1, -1) for axis in np.indices(extents)] if extents else []
-    return dict(zip((i.name for i in block.reduction), flat, strict=True)), prod(extents)
-
-
-def _rows(
-    points: Mapping[str, Array], reduced: Mapping[str, Array], count: int, depth: int
-) -> Iterator[tuple[dict[str, Array], int]]:
-    """Some of the points at a time with all of the reduction: the iterators' values, and how many points."""
-    rows = max(1, GRID // max(depth, 1))
-    for k in range(0, count, rows):
-        part = {name: values[k : k + rows, None] for name, values in points.items()}
-        yield {**part, **reduced}, min(rows, count - k)
-
-
 def _operands(e: Expr) -> tuple[Expr, ...]:
     return e.indices if isinstance(e, Load) else _direct(e).args if isinstance(e, Op) else ()
 
 
-def _distinct(places: Array) -> Array:
-    """The distinct ones of places, in order: np.unique() hashes whole numbers, which takes longer than to sort them."""
-    places = np.sort(places)
-    first = np.ones(places.size, bool)
-    first[1:] = places[1:] != places[:-1]
-    return np.asarray(places[first])
-
-
 def _is_power_of_two(constant: Const) -> bool:
     return bool(np.frexp(np.abs(float(constant.value)))[0] == 0.5)
-
-
-def _unravelled(flat: Array, shape: tuple[int, ...]) -> Index:
-    return np.unravel_index(flat, shape) if shape else ()

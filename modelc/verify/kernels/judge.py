@@ -11,7 +11,7 @@ nothing: roundings of like numbers are not independent, and two ways to compute 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -23,26 +23,23 @@ from numpy.typing import NDArray
 
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import DTYPES
-from modelc.ir.program import BoundTask, Placed, Program
+from modelc.ir.program import BoundTask, Program
 from modelc.package.spec import Plan
-from modelc.package.watch import Data, Watched
-from modelc.partition.half_sums import half_sum
-from modelc.partition.precision import rounded_values
-from modelc.space.rules.derivation import constant_data, rounding_error
+from modelc.verify.compare import unsettled
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
-from modelc.verify.kernels.calls import Phases, Row, Use, looked_at
+from modelc.verify.kernels.calls import KernelCall, Use
+from modelc.verify.kernels.computed import MACHINE_POINTS, Kernels
 from modelc.verify.kernels.constants import wrong_constants, wrongly_imported
-from modelc.verify.kernels.demand import Definitions, Evaluator
 from modelc.verify.kernels.inverse import CannotSay
 from modelc.verify.kernels.machine import Machine
-from modelc.verify.kernels.meaning import ROUNDOFF, Imported, channels_of, every_graph, of_task
-from modelc.verify.kernels.reading import UNEXPLAINED, Explanation, Reading, Verdict, beyond_roundoff
-from modelc.verify.kernels.report import OUT_OF_RANGE, KernelReport, Silence
-from modelc.verify.kernels.rounding import FINE, PLACES, Analysis, Rounded, is_float
+from modelc.verify.kernels.meaning import Imported, channels_of, every_graph
+from modelc.verify.kernels.reading import UNEXPLAINED, Explanation, Reading
+from modelc.verify.kernels.report import KernelReport, Silence
+from modelc.verify.kernels.rounding import PLACES
 from modelc.verify.kernels.samples import Effort, chosen, telling
-from modelc.verify.kernels.schedule import Scheduling, disagreement
+from modelc.verify.kernels.schedule import Cut, Scheduling
 from modelc.verify.kernels.shadow import Shadow
-from modelc.verify.kernels.stored import constant_of, elements_in_model, in_model, index_in, logical
+from modelc.verify.kernels.stored import in_model
 
 Array = NDArray[Any]
 REMEMBERED_BYTES = 1 << 30  # of values that kernels wrote, for what is made of values that are none of the model's
@@ -50,74 +47,11 @@ FEW = Effort(
     positions=4, samples=1 << 11, operands=1 << 16, points=1 << 24, calls=1, work=0, kernel_work=0
 )  # where transforms have to be evaluated, and of later runs
 FEWEST = replace(FEW, positions=1, samples=1 << 9, operands=1 << 14)  # where time is over
-NEAR = 1.0  # standard deviations of roundings from the meaning in float64: of what is farther the machine is asked
-COMPUTED, ALWAYS = 256, 16  # samples that are computed as the kernel computes them: the farthest; at least
-TRANSFORMED = 8  # times as few of a kernel whose transforms are computed with each
-MACHINE_POINTS = 1 << 28
 DEPARTING = 1 << 12  # numbers that depart from another engine's, which are judged at a time
 LEAST_WORK = 1.2e7  # that all kernels of a package may take, however few they are
 JUDGED_RUNS = 2  # in which kernels are judged while there is time; in later ones for half of it
 SOME_CHANNELS = 16  # are looked at in the second run beside those that never varied in the first, and of equal kernels
 # where time is over
-
-
-@dataclass(frozen=True)
-class KernelCall:
-    """What one call of a Task's kernel read and wrote, by the Task's buffers: the bytes of their places, and arrays in
-    logical shape."""
-
-    use: Use
-    number: int
-    read_bytes: Mapping[str, Data]
-    wrote_bytes: Mapping[str, Data]
-
-    def placed(self, buffer: str) -> Placed:
-        return self.use.program.values[self.use.bound.values[buffer]]
-
-    @cached_property
-    def read(self) -> Mapping[str, Array]:
-        return {buffer: logical(self.placed(buffer), data) for buffer, data in self.read_bytes.items()}
-
-    @cached_property
-    def wrote(self) -> Mapping[str, Array]:
-        return {buffer: logical(self.placed(buffer), data) for buffer, data in self.wrote_bytes.items()}
-
-
-@dataclass(frozen=True)
-class _Cut:
-    """The values of a model that a computation begins with, as the model has them and as they are `stored`, and the
-    `narrow` dtype that kernels multiply."""
-
-    imported: Imported
-    values: Mapping[str, Array]
-    stored: Mapping[str, Array]
-    narrow: str
-
-    @property
-    def analysis(self) -> Analysis:
-        """That of computations in float64."""
-        return Analysis(FINE, self.narrow == "bfloat16", self.narrow == "float16")
-
-    def by_model(self, analysis: Analysis) -> Definitions:
-        return self.imported.definitions(self.values, analysis, ROUNDOFF.get(self.narrow, 0.0))
-
-
-def calls_of(
-    records: Iterable[Watched], rows: Sequence[Row], of_steps: Sequence[Sequence[Use]], phases: Phases
-) -> Iterator[KernelCall]:
-    """What is watched, put together by calls of Tasks. A call of which a part was not looked at is left out."""
-    pending: dict[tuple[int, int], tuple[dict[str, Data], dict[str, Data]]] = {}
-    for record in records:
-        row = rows[record.place]
-        uses = of_steps[row.step]
-        number, iteration = divmod(record.call, len(uses))
-        use = uses[iteration]
-        key = (id(use.bound), number)
-        read, wrote = pending.setdefault(key, ({}, {}))
-        (wrote if row.after else read)[row.buffer] = record.data
-        if len(read) + len(wrote) == len(looked_at(use.bound, phases)):
-            del pending[key]
-            yield KernelCall(use, number, read, wrote)
 
 
 @dataclass
@@ -128,7 +62,6 @@ class Judge:
     effort: Effort
     seed: int = 0
     reports: dict[tuple[str, str], KernelReport] = field(default_factory=dict)  # by the names of Program and Task
-    work: float = 0.0  # so far, in operations on one element
     runs: int = 0
     _graphs: list[Imported] = field(default_factory=list)
     _given: dict[str, Array] = field(default_factory=dict)  # the model's values so far
@@ -143,6 +76,7 @@ class Judge:
     _evicted: bool = False  # whether a value of the last run is there no more
 
     def __post_init__(self) -> None:
+        self.kernels = Kernels(self.blueprint, self.effort.points)
         self._graphs = [Imported(graph) for graph in every_graph(self.blueprint.graph)]
 
     @cached_property
@@ -155,23 +89,6 @@ class Judge:
                 if root not in program.outputs:
                     roots.setdefault(task, []).append(root)
         return roots
-
-    @cached_property
-    def rounded(self) -> frozenset[str]:
-        """The values that are computed through bfloat16, or sums in float16."""
-        return rounded_values(self.blueprint.program)
-
-    def _multiplied(self, bound: BoundTask) -> str:
-        """The narrow dtype that a Task's kernel, or those before it whose parts it adds up, multiplies."""
-        dtypes = {b.dtype for b in bound.task.buffers}
-        if "bfloat16" in dtypes:
-            return "bfloat16"
-        return "float16" if "float16" in dtypes and not self.rounded.isdisjoint(bound.outputs) else ""
-
-    @cached_property
-    def _narrow(self) -> str:
-        """The narrow dtype that kernels of the package multiply, if any does."""
-        return max(map(self._multiplied, self.blueprint.program.tasks), default="")
 
     def look_at_constants(self, folder: Path, plan: Plan, of_steps: Sequence[Sequence[Use]]) -> None:
         """Compares all constants of the package in `folder`."""
@@ -208,7 +125,7 @@ class Judge:
                 report = report.with_fault(bound.values[buffer], sentence)
         key = (program.name, bound.task.name)
         previous = self.reports.get(key)
-        if previous is None or self.work < self._budget / (1 if self.runs <= JUDGED_RUNS else 2):
+        if previous is None or self.kernels.work < self._budget / (1 if self.runs <= JUDGED_RUNS else 2):
             with np.errstate(all="ignore"):
                 for buffer in bound.task.outputs:
                     report = self._output(call, buffer, report, previous)
@@ -289,7 +206,7 @@ class Judge:
         ours = in_model(self._given[name], self.blueprint.graph.values[name], self.blueprint.graph)
         if ours is None or any(n < m for n, m in zip(ours.shape, theirs.shape, strict=True)):
             return UNEXPLAINED
-        departing = np.flatnonzero(beyond_roundoff(ours[tuple(slice(m) for m in theirs.shape)], theirs).reshape(-1))
+        departing = np.flatnonzero(unsettled(ours[tuple(slice(m) for m in theirs.shape)], theirs))
         pieces = [departing[k : k + DEPARTING] for k in range(0, departing.size, DEPARTING)]
         indices = [np.unravel_index(piece, theirs.shape) if theirs.shape else () for piece in pieces]
         with np.errstate(all="ignore"):
@@ -301,7 +218,7 @@ class Judge:
     def _is_computed(self, call: KernelCall, buffer: str, index: tuple[Array, ...]) -> bool:
         """Whether all that a call wrote at `index` is what its kernel computes."""
         try:
-            verdict = self.verdict(call, buffer, index, computed=DEPARTING)
+            verdict = self.kernels.verdict(call, buffer, index, computed=DEPARTING)
         except CannotSay:
             return False
         return verdict.worst <= 1 and not verdict.open
@@ -314,7 +231,9 @@ class Judge:
             return None
         machine = Machine(PLACES, cut.analysis.short, cut.analysis.halves, contracted=False)
         try:
-            expected = self._evaluated(cut.by_model(machine), MACHINE_POINTS, call.use.bound.values[buffer], index)
+            expected = self.kernels.evaluated(
+                cut.by_model(machine), call.use.bound.values[buffer], index, MACHINE_POINTS
+            )
         except CannotSay:
             return None
         verdict = Reading(theirs[index], expected, index).verdict
@@ -372,7 +291,7 @@ class Judge:
             more = telling(ours, channels[0], effort, rng, depth)
             index = tuple(np.concatenate(pair) for pair in zip(index, more, strict=True))
         try:
-            verdict = self.verdict(call, buffer, index)
+            verdict = self.kernels.verdict(call, buffer, index)
         except CannotSay as reason:
             report = report.without(name, str(reason))
         else:
@@ -384,73 +303,9 @@ class Judge:
         self._judged.add(task.hash)
         return report
 
-    # --- is the machine code the schedule? ------------------------------------------------------------------------
-
-    def verdict(
-        self,
-        call: KernelCall,
-        buffer: str,
-        index: tuple[Array, ...],
-        numbers: Array | None = None,
-        computed: int = COMPUTED,
-    ) -> Verdict:
-        """What `call` wrote to `buffer` at `index`, or other `numbers` for it, against its Task. Numbers that are not
-        near what the Task means in float64 are `computed` as the kernel computes them, so many of the farthest. Raises
-        CannotSay."""
-        task, ours = call.use.bound.task, call.wrote[buffer] if numbers is None else numbers
-        arrays = {**call.read, **self._constants(call)}
-        analysis = self._analysis(call.use.bound)
-        meaning = self._evaluated(of_task(task, arrays, analysis), self.effort.points, buffer, index)
-        reading = Reading(ours[index], meaning, index, spread=NEAR)
-        ratios = np.where(reading.open, np.inf, reading.ratios.reshape(-1))
-        order = np.argsort(-ratios, kind="stable")
-        compiled = self.blueprint.scheduled[task.hash]
-        if rounding_error(compiled.task, compiled.candidate.stages):
-            computed //= TRANSFORMED
-        asked = order[: min(computed, max(ALWAYS, int((ratios > 1).sum())))]
-        narrow = self._multiplied(call.use.bound)
-        by_machine = self._by_machine(call, buffer, reading.at(asked))
-        verdict = replace(by_machine.verdict, samples=int(ratios.size - by_machine.open.sum()))
-        if reading.verdict.beyond:  # whatever the kernel's arithmetic makes of it: what it means is in range
-            verdict = replace(verdict, worst=np.inf, sentence=reading.verdict.sentence, beyond=True)
-        return _with_range(verdict) if narrow == "float16" else verdict
-
-    def _by_machine(self, call: KernelCall, buffer: str, reading: Reading) -> Reading:
-        """The reading beside the numbers that the kernel's arithmetic gives: its derived Blocks, in the order of its
-        loops. The products that a loop adds up may be contracted or not, and where loops are cut each may be either."""
-        compiled = self.blueprint.scheduled[call.use.bound.task.hash]
-        analysis = self._analysis(call.use.bound)
-        readings = []
-        for contracted in (True, False, None):
-            machine = Machine(PLACES, analysis.short, analysis.halves, contracted)
-            expected = self._derived(call, buffer, reading.index, compiled, machine)
-            readings.append(replace(reading, expected=expected, spread=0.0))
-            if readings[-1].verdict.worst <= 1:
-                break
-        return min(readings, key=lambda r: r.verdict.worst)
-
-    def _derived(
-        self, call: KernelCall, buffer: str, index: tuple[Array, ...], compiled: Scheduled, analysis: Analysis
-    ) -> Rounded:
-        """The elements of a kernel's output by its derived Blocks."""
-        task, derived = call.use.bound.task, compiled.derived
-        names = {own.name: canonical.name for own, canonical in zip(task.buffers, compiled.task.buffers, strict=True)}
-        arrays = {names[b]: logical(derived.buffer(names[b]), data) for b, data in call.read_bytes.items()}
-        for b, data in self._constants(call).items():
-            anew = constant_data(compiled.task, compiled.candidate.stages, names[b], data)
-            arrays[names[b]] = anew.reshape(derived.buffer(names[b]).shape)
-        elements = len(call.wrote_bytes[buffer]) // DTYPES[call.placed(buffer).dtype].itemsize
-        at = index_in(call.placed(buffer), derived.buffer(names[buffer]), elements, index)
-        definitions = replace(of_task(derived, arrays, analysis), order_of=compiled.order_of)
-        return self._evaluated(definitions, MACHINE_POINTS, names[buffer], at)
-
-    def _analysis(self, bound: BoundTask) -> Analysis:
-        """The arithmetic of a Task's kernel."""
-        return Analysis(PLACES, self._multiplied(bound) == "bfloat16", half_sum(bound.task) is not None)
-
     # --- is the schedule the model? ---------------------------------------------------------------------------------
 
-    def _cut(self, call: KernelCall, buffer: str) -> _Cut | None:
+    def _cut(self, call: KernelCall, buffer: str) -> Cut | None:
         """Where the model is cut before what a call wrote to `buffer`: at the values that kernels read and wrote; None
         where it is none of the model's."""
         name = call.use.bound.values[buffer]
@@ -463,10 +318,10 @@ class Judge:
             given.pop(call.use.bound.values[output], None)
         usable = {n: there for n, x in given.items() if (there := _of_model(n, x, imported)) is not None}
         read = {call.use.bound.values[b] for b in call.read}
-        narrow = self._multiplied(call.use.bound)
-        if not self.rounded.isdisjoint(read - usable.keys()):  # kernels before this one are evaluated too
-            narrow = narrow or self._narrow
-        return _Cut(imported, usable, {n: given[n] for n in usable}, narrow)
+        narrow = self.kernels.multiplied(call.use.bound)
+        if not self.kernels.rounded.isdisjoint(read - usable.keys()):  # kernels before this one are evaluated too
+            narrow = narrow or self.kernels.narrow
+        return Cut(imported, usable, {n: given[n] for n in usable}, narrow)
 
     def _traced_to_model(
         self, call: KernelCall, buffer: str, index: tuple[Array, ...], report: KernelReport
@@ -476,56 +331,23 @@ class Judge:
         cut, name, program = self._cut(call, buffer), call.use.bound.values[buffer], call.use.program
         if cut is None:
             return report
-        graph = cut.imported.graph
-        value = graph.values[name]
-        if len(value.shape) != call.wrote[buffer].ndim:
-            return report
-        inside = np.logical_and.reduce([i < n for i, n in zip(index, value.shape, strict=True)]) if index else None
-        index = tuple(i[inside] for i in index) if index else ()
-        scheduling = self._schedulings.setdefault(id(program), Scheduling(program, graph))
+        scheduling = self._schedulings.setdefault(id(program), Scheduling(program, cut.imported.graph))
         try:
-            model = self._evaluated(cut.by_model(cut.analysis), self.effort.points, name, index)
-            by_tasks = scheduling.definitions(cut.stored, cut.analysis)
-            schedule = self._evaluated(by_tasks, self.effort.points, name, index)
+            sentence = scheduling.departure(cut, name, index, self.kernels.evaluated)
         except CannotSay:
             return report
-        if not is_float(schedule.dtype):
-            whole = elements_in_model(schedule.value.astype(DTYPES[schedule.dtype]), value, graph)
-            if whole is None:
-                return report
-            schedule = replace(schedule, value=whole)
-        sentence = disagreement(schedule, model, index)
-        if sentence is not None and cut.narrow == "float16" and not np.isfinite(schedule.value).all():
-            sentence = f"{sentence}; {OUT_OF_RANGE}"
         report = report.traced(name)
-        return report if sentence is None else report.with_fault(name, sentence)
-
-    def _evaluated(self, definitions: Definitions, points: int, buffer: str, index: tuple[Array, ...]) -> Rounded:
-        evaluator = Evaluator(definitions, points)
-        try:
-            return evaluator.elements(buffer, index)
-        finally:
-            self.work += evaluator.work
+        return report.with_fault(name, sentence) if sentence else report
 
     @property
     def _late(self) -> bool:
-        return self.work > self._budget
+        return self.kernels.work > self._budget
 
     @cached_property
     def _budget(self) -> float:
         """Of operations on one element: more for more kernels, as compilation takes longer for these too."""
         kernels = {bound.task.hash for bound in self.blueprint.program.kernels}
         return min(self.effort.work, max(LEAST_WORK, self.effort.kernel_work * len(kernels)))
-
-    def _constants(self, call: KernelCall) -> dict[str, Array]:
-        """What the Task's constants hold, in logical shape."""
-        program, bound = call.use.program, call.use.bound
-        return {b: constant_of(program, call.placed(b)) for b in bound.task.constants}
-
-
-def _with_range(verdict: Verdict) -> Verdict:
-    """The verdict on a kernel in float16, which says so where what overflowed is wrong."""
-    return replace(verdict, sentence=f"{verdict.sentence}; {OUT_OF_RANGE}") if verdict.beyond else verdict
 
 
 def _of_model(name: str, stored: Array, imported: Imported) -> Array | None:

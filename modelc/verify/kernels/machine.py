@@ -39,7 +39,7 @@ class Machine(Analysis):
     contracted: bool | None = True
 
     def rounded_once(self, value: Array, dtype: str, variance: Array | float, bias: Array | float | None) -> Rounded:
-        far = np.broadcast_to(np.asarray(or_zero_of(bias)), value.shape)
+        far = np.broadcast_to(np.asarray(or_zero(bias)), value.shape)
         with np.errstate(all="ignore"):
             number = value.astype(DTYPES[dtype]).astype(np.float64)
         error = np.where(far > 0, far + 2.0 ** -PLACES[dtype] * (np.abs(value) + far), 0.0)
@@ -94,10 +94,6 @@ class Machine(Analysis):
             total, passed = _in_order(terms.value, order, dtype)
             far = np.where(far > 0, far + unit * (passed + order.shape[0] * far), 0.0)
         return self.rounded_once(total, terms.dtype, 0.0, far)
-
-
-def or_zero_of(bias: Array | float | None) -> Array | float:
-    return 0.0 if bias is None else bias
 
 
 def _in_order(terms: Array, order: Array, dtype: str) -> tuple[Array, Array]:

@@ -39,7 +39,7 @@ def of_task(task: Task, arrays: Mapping[str, Array], analysis: Analysis) -> Defi
         declared = task.buffer(name)
         return declared.dtype, declared.shape
 
-    return Definitions(arrays, lambda name: writers.get(name, ()), buffer, MEANINGS, analysis)
+    return Definitions(arrays.get, lambda name: writers.get(name, ()), buffer, MEANINGS, analysis)
 
 
 @dataclass
@@ -65,9 +65,16 @@ class Imported:
     def definitions(self, arrays: Mapping[str, Array], analysis: Analysis, roundoff: float = 0.0) -> Definitions:
         """The model's meaning where the values in `arrays` are given; kernels round numbers of float32 to `roundoff`
         before they multiply them. A constant of one number stands for a real one, as sqrt(2) does in a Gelu."""
-        given = _GivenOrConstant(arrays, self)
-        single = _SingleNumbers(self.graph)
-        return Definitions(given, self._writers, self._buffer, MEANINGS, analysis, roundoff, single)
+
+        def given(name: str) -> Array | None:
+            array = arrays.get(name)
+            return self.table(name) if array is None else array
+
+        def is_single(name: str) -> bool:
+            value = self.graph.values.get(name)
+            return value is not None and value.data is not None and value.data.size == 1
+
+        return Definitions(given, self._writers, self._buffer, MEANINGS, analysis, roundoff, is_single)
 
     def _writers(self, name: str) -> Sequence[tuple[Order, AnyBlock]]:
         number = self._producers.get(name, self._owner.get(name))
@@ -106,38 +113,6 @@ class Imported:
         blocks = [((number, k), block.renamed(names)) for k, block in enumerate(definition.blocks)]
         self._defined[number] = blocks
         return blocks
-
-
-class _GivenOrConstant(Mapping[str, Array]):
-    """The values that are given, and the constants of the model."""
-
-    def __init__(self, given: Mapping[str, Array], imported: Imported) -> None:
-        self._given, self._imported = given, imported
-
-    def __getitem__(self, name: str) -> Array:
-        array = self._given.get(name)
-        if array is None:
-            array = self._imported.table(name)
-        if array is None:
-            raise KeyError(name)
-        return array
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._given)
-
-    def __len__(self) -> int:
-        return len(self._given)
-
-
-class _SingleNumbers:
-    """The constants of a model that are one number."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-
-    def __contains__(self, name: object) -> bool:
-        value = self._graph.values.get(str(name))
-        return value is not None and value.data is not None and value.data.size == 1
 
 
 def every_graph(graph: Graph) -> Iterator[Graph]:

@@ -13,7 +13,6 @@ from modelc.verify.kernels.rounding import PLACES, TINY, Rounded, or_zero
 
 Array = NDArray[Any]
 ULPS = 4.0  # units in the last place by which two right numbers may differ
-ROUNDINGS = 16.0  # units of roundoff by which two engines may differ
 
 
 class Explanation(NamedTuple):
@@ -25,7 +24,7 @@ class Explanation(NamedTuple):
     theirs: bool | None
 
 
-EXPLAINED, UNEXPLAINED = Explanation(True, True), Explanation(False, None)
+BOTH_RIGHT, UNEXPLAINED = Explanation(True, True), Explanation(False, None)
 
 
 @dataclass(frozen=True)
@@ -107,16 +106,3 @@ class Reading:
         beyond = bool(np.isfinite(expected) and not np.isfinite(number))
         judged = int(ratios.size - self.open.sum())
         return Verdict(judged, float(ratios.reshape(-1)[k]), int(self.open.sum()), sentence, judged, beyond)
-
-
-def beyond_roundoff(ours: Array, theirs: Array) -> NDArray[np.bool_]:
-    """Which numbers of two engines are apart by more than single roundings may leave, at the scale of all of them;
-    whole numbers that are not equal."""
-    if theirs.dtype.kind in "biu":
-        return np.asarray(ours != theirs)
-    a, b = ours.astype(np.float64), theirs.astype(np.float64)
-    finite = b[np.isfinite(b)]
-    scale = float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
-    with np.errstate(all="ignore"):
-        near = np.abs(a - b) <= ROUNDINGS * 2.0 ** -PLACES[theirs.dtype.name] * np.maximum(np.abs(b), scale)
-        return np.asarray(~(near | (a == b) | (np.isnan(a) & np.isnan(b))))

@@ -108,7 +108,7 @@ def _square(x: Array | None) -> Array | float:
     return 0.0 if x is None else x * x
 
 
-def or_zero(x: Array | None) -> Array | float:
+def or_zero(x: Array | float | None) -> Array | float:
     return 0.0 if x is None else x
 
 

@@ -7,24 +7,48 @@ rounding.py); what passes computed in float32, a folded constant, may be off by 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from modelc.ir.block import AnyBlock, Buffer
+from modelc.ir.expr import DTYPES
 from modelc.ir.graph import Graph
 from modelc.ir.program import BoundTask, Program
 from modelc.ops import MEANINGS
 from modelc.ops.operator import written
 from modelc.verify.kernels.demand import Definitions, Order
 from modelc.verify.kernels.inverse import CannotSay
-from modelc.verify.kernels.rounding import Analysis, Rounded
-from modelc.verify.kernels.stored import constant_of
+from modelc.verify.kernels.meaning import ROUNDOFF, Imported
+from modelc.verify.kernels.report import OUT_OF_RANGE
+from modelc.verify.kernels.rounding import FINE, Analysis, Rounded, is_float
+from modelc.verify.kernels.stored import constant_of, elements_in_model
 
 Array = NDArray[Any]
+Evaluated = Callable[[Definitions, str, tuple[Array, ...]], Rounded]  # elements of a buffer
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The values of a model that a computation begins with, as the model has them and as they are `stored`, and the
+    `narrow` dtype that kernels multiply."""
+
+    imported: Imported
+    values: Mapping[str, Array]
+    stored: Mapping[str, Array]
+    narrow: str
+
+    @property
+    def analysis(self) -> Analysis:
+        """That of computations in float64."""
+        return Analysis(FINE, self.narrow == "bfloat16", self.narrow == "float16")
+
+    def by_model(self, analysis: Analysis) -> Definitions:
+        """What the imported nodes mean from there on."""
+        return self.imported.definitions(self.values, analysis, ROUNDOFF.get(self.narrow, 0.0))
 
 
 @dataclass
@@ -36,6 +60,7 @@ class Scheduling:
     _producers: dict[str, int] = field(default_factory=dict)
     _defined: dict[int, Sequence[tuple[Order, AnyBlock]]] = field(default_factory=dict)
     _locals: dict[str, Buffer] = field(default_factory=dict)
+    _constants: dict[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for number, bound in enumerate(self.program.tasks):
@@ -43,9 +68,47 @@ class Scheduling:
 
     def definitions(self, arrays: Mapping[str, Array], analysis: Analysis) -> Definitions:
         """What the Tasks mean where the values in `arrays` are given, as they are stored in logical shape."""
-        given = _GivenOrConstant(arrays, self.program)
-        folded = _Folded(self.program, self.graph)
-        return Definitions(given, self._writers, self._buffer, MEANINGS, analysis, folded=folded)
+
+        def given(name: str) -> Array | None:
+            array = arrays.get(name)
+            return self._constant(name) if array is None else array
+
+        return Definitions(given, self._writers, self._buffer, MEANINGS, analysis, stands_for_real=self._is_folded)
+
+    def _root(self, name: str) -> str:
+        """The constant of the Program that a value is, or is a part of; "" for others."""
+        placed = self.program.values.get(name)
+        return placed.root if placed is not None and placed.root in self.program.constants else ""
+
+    def _constant(self, name: str) -> Array | None:
+        if name not in self._constants and self._root(name):
+            self._constants[name] = constant_of(self.program, self.program.values[name])
+        return self._constants.get(name)
+
+    def _is_folded(self, name: str) -> bool:
+        """Whether a value is a constant that is none of the model's: passes computed it."""
+        root = self._root(name)
+        value = self.graph.values.get(root)
+        return bool(root) and (value is None or value.data is None)
+
+    def departure(self, cut: Cut, name: str, index: tuple[Array, ...], evaluated: Evaluated) -> str:
+        """In which element at `index` the Tasks mean something else than the imported nodes, "" where in none. Raises
+        CannotSay."""
+        value = cut.imported.graph.values[name]
+        if len(value.shape) != len(index):
+            raise CannotSay(f"{name!r} has other dimensions than the model's")
+        inside = np.logical_and.reduce([i < n for i, n in zip(index, value.shape, strict=True)]) if index else None
+        index = tuple(i[inside] for i in index)
+        model = evaluated(cut.by_model(cut.analysis), name, index)
+        schedule = evaluated(self.definitions(cut.stored, cut.analysis), name, index)
+        if not is_float(schedule.dtype):
+            elements = elements_in_model(schedule.value.astype(DTYPES[schedule.dtype]), value, cut.imported.graph)
+            if elements is None:
+                raise CannotSay(f"{name!r} is stored as no number of the model's")
+            schedule = replace(schedule, value=elements)
+        sentence = disagreement(schedule, model, index)
+        overflows = bool(sentence) and cut.narrow == "float16" and not np.isfinite(schedule.value).all()
+        return f"{sentence}; {OUT_OF_RANGE}" if overflows else sentence
 
     def _writers(self, name: str) -> Sequence[tuple[Order, AnyBlock]]:
         number = self._producers.get(name)
@@ -79,48 +142,9 @@ class Scheduling:
         return names
 
 
-class _GivenOrConstant(Mapping[str, Array]):
-    """The values that are given, and the constants of a Program."""
-
-    def __init__(self, given: Mapping[str, Array], program: Program) -> None:
-        self._given, self._program = given, program
-        self._constants: dict[str, Array] = {}
-
-    def __getitem__(self, name: str) -> Array:
-        array = self._given.get(name)
-        if array is None:
-            array = self._constants.get(name)
-        if array is None:
-            placed = self._program.values.get(name)
-            if placed is None or placed.root not in self._program.constants:
-                raise KeyError(name)
-            array = self._constants[name] = constant_of(self._program, placed)
-        return array
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._given)
-
-    def __len__(self) -> int:
-        return len(self._given)
-
-
-class _Folded:
-    """The constants of a Program that are none of the model's: passes computed them."""
-
-    def __init__(self, program: Program, graph: Graph) -> None:
-        self._program, self._graph = program, graph
-
-    def __contains__(self, name: object) -> bool:
-        placed = self._program.values.get(str(name))
-        if placed is None or placed.root not in self._program.constants:
-            return False
-        value = self._graph.values.get(placed.root)
-        return value is None or value.data is None
-
-
-def disagreement(by_schedule: Rounded, by_model: Rounded, index: tuple[Array, ...]) -> str | None:
+def disagreement(by_schedule: Rounded, by_model: Rounded, index: tuple[Array, ...]) -> str:
     """Where the numbers of a schedule and those of the model are apart by more than their computations in float64 may
-    be, in a sentence; None where they nowhere are."""
+    be, in a sentence; "" where they nowhere are."""
     a, b = by_schedule.value, by_model.value
     with np.errstate(all="ignore"):
         apart = np.abs(a.astype(np.float64) - b.astype(np.float64))
@@ -129,7 +153,7 @@ def disagreement(by_schedule: Rounded, by_model: Rounded, index: tuple[Array, ..
         excess = np.where(same | ~np.isfinite(allowed), 0.0, apart - allowed)
     excess = np.where(np.isnan(excess), np.inf, excess)
     if not (excess > 0).any():
-        return None
+        return ""
     k = int(np.argmax(excess))
     place = [int(i[k]) for i in index]
     ours, theirs = (float(x.reshape(-1)[k]) for x in (a, b))
