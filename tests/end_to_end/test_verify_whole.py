@@ -15,9 +15,11 @@ from onnx import helper
 import modelc
 from modelc.compile.verification import blueprints_of
 from modelc.frontend.witness.referee import refereed
+from modelc.frontend.witness.surgery import Span
 from modelc.package import read_package
 from modelc.verify.beginning import Apart, beginning_of, made_of
-from modelc.verify.compare import scaled, unsettled
+from modelc.verify.compare import BF16, scaled, unsettled
+from modelc.verify.pieces import Limits, Piece, Written
 from modelc.verify.verdict import verify_outputs
 
 RNG = np.random.default_rng(0)
@@ -294,3 +296,11 @@ def test_onnx_is_asked_what_it_reads_rightly(tmp_path: Path) -> None:
     read = refereed(path, "y", {"x": x})
     e = np.exp(x[:, ::2].reshape(2, 6))
     np.testing.assert_allclose(read, e / e.sum(axis=1, keepdims=True), rtol=1e-5)
+
+
+def test_numbers_that_become_more_do_not_move_as_far() -> None:
+    """What NonMaxSuppression finds on moved inputs may be another number of boxes."""
+    ours, theirs = np.zeros((17, 3), np.int64), np.ones((17, 3), np.int64)
+    piece = Piece(Written("k", ("n",), ours), "y", theirs, Span(None, 0), Limits(1e-3, 1e-4, BF16, False))
+    assert not piece.moves_as_far([np.zeros((16, 3), np.int64)])
+    assert piece.moves_as_far([np.zeros((17, 3), np.int64)])
