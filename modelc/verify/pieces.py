@@ -110,8 +110,8 @@ class Piece:
         return self.written.array.shape == self.theirs.shape and (explained.ours or self.span.rounds > 0)
 
     def moves_as_far(self, moved: Sequence[Array]) -> bool:
-        """Whether ONNX Runtime's numbers for inputs that are `moved` are as far from its own as ours are; not where they
-        are more or fewer, which says nothing of their size."""
+        """Whether ONNX Runtime's numbers for inputs that are `moved` are as far from its own as ours are; False where
+        their count changes."""
         if any(array.shape != self.theirs.shape for array in moved):
             return False
         wanted = np.asarray(self.theirs, np.float64)
