@@ -21,11 +21,11 @@ from modelc.frontend.quantize.write import write_quantized
 from modelc.package import Package, read_choices, read_package
 from modelc.scratch import TemporaryFolder
 from modelc.verify.check import other_model
-from modelc.verify.compare import BF16, F16, Tolerance
+from modelc.verify.compare import ATOL, BF16, F16, RTOL, Tolerance
 from modelc.verify.kernels.blueprint import Blueprint
 from modelc.verify.kernels.samples import EFFORTS
 from modelc.verify.report import Report
-from modelc.verify.verdict import ATOL, RTOL, SAMPLES, verify_outputs
+from modelc.verify.verdict import SAMPLES, verify_outputs
 
 
 def verify(

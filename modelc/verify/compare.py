@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+RTOL, ATOL = 1e-3, 1e-4  # of outputs in float32
 TINY = 1e-30
 NORMAL = 2.0**-126  # what is smaller is a subnormal float32, which engines may take for zero
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -75,14 +76,14 @@ def scaled(atol: float, reference: Array) -> float:
     return atol * min(1.0, max(largest_of(reference), TINY))
 
 
-def unsettled(ours: Array, theirs: Array, roundoff: float | None = None) -> NDArray[np.bool_]:
-    """The elements that are not the same to within UNITS of roundoff (that of the dtype of `theirs`, where none is
-    given), of the element or of the root mean square of its channel, whichever is larger. Channels are along axis 1
-    where there are more than two axes; a matrix or a vector is one channel. Whole numbers have to be equal, NaNs and
-    infinities in the same places. Both have the same shape."""
+def unsettled(ours: Array, theirs: Array, roundoff: float | None = None, units: float = UNITS) -> NDArray[np.bool_]:
+    """The elements that are not the same to within so many `units` of roundoff (that of the dtype of `theirs`, where
+    none is given), of the element or of the root mean square of its channel, whichever is larger. Channels are along
+    axis 1 where there are more than two axes; a matrix or a vector is one channel. Whole numbers have to be equal,
+    NaNs and infinities in the same places. Both have the same shape."""
     if theirs.dtype.name not in ROUNDOFF or not theirs.size:
         return np.asarray(ours != theirs)
-    unit = UNITS * (ROUNDOFF[theirs.dtype.name] if roundoff is None else roundoff)
+    unit = units * (ROUNDOFF[theirs.dtype.name] if roundoff is None else roundoff)
     channels = [np.moveaxis(x, 1, 0) if x.ndim > 2 else x[None] for x in (ours, theirs)]
     apart = np.ones(channels[0].shape, bool)
     count = max(1, SEARCHED * len(apart) // apart.size)

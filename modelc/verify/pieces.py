@@ -102,7 +102,7 @@ class Piece:
         """What the reference evaluator of onnx says, which makes `third` of the piece; None where it cannot."""
         if third is None or third.shape != self.theirs.shape or self.written.array.shape != self.theirs.shape:
             return SILENT
-        return AGREES if self._is_with_ours(third, explained.ours) else CONTRADICTS
+        return AGREES if self._is_with_ours(third, explained) else CONTRADICTS
 
     def may_move(self, explained: Explanation) -> bool:
         """Whether it says something that ONNX Runtime's own numbers move as far: where ours are right by their meaning,
@@ -114,11 +114,7 @@ class Piece:
         their count changes."""
         if any(array.shape != self.theirs.shape for array in moved):
             return False
-        wanted = np.asarray(self.theirs, np.float64)
-        ours = _apart(self.written.array, wanted)
-        theirs = [_apart(array, wanted) for array in moved]
-        rms, largest = (MOST_MOVES * max(distances) for distances in zip(*theirs, strict=True))
-        return bool(ours[0] <= rms and ours[1] <= largest)
+        return moves_as_far(self.written.array, self.theirs, moved)
 
     def _near(self, values: Values, atol: float) -> tuple[Distance, int]:
         """How far the two are apart, whether that is within the limits, and how many whole numbers are at ties."""
@@ -141,17 +137,33 @@ class Piece:
             return False
         return self.span.rounds > 0 and bool(self._apart.sum() <= FLIPPED * self._apart.size)
 
-    def _is_with_ours(self, third: Array, explained: bool) -> bool:
-        """Whether the third reading is with ours wherever these are not ONNX Runtime's: to roundoff, or, where ours are
-        right by their meaning, within the limits."""
+    def _is_with_ours(self, third: Array, explained: Explanation) -> bool:
+        """Whether the third reading is with ours wherever these are not ONNX Runtime's: to roundoff; where ours are
+        right by their meaning, within the limits, and nearer to ours where ONNX Runtime's surely mean another thing."""
         ours = self.written.array
         if ours.dtype.kind in "iu" and (self.span.rounding is not None or self.span.rounds):
             apart = (np.abs(ours.astype(np.float64) - third) > 1) | (self.theirs == third)  # a step, at ties
-        elif explained:
+        elif explained.ours and explained.theirs is False and not _is_nearer(third, ours, self.theirs, self._apart):
+            return False
+        elif explained.ours:
             apart = _beyond(ours, third, self.limits.rtol, scaled(self.limits.atol, self.theirs))
         else:
             apart = self.written.unsettled(third.astype(self.theirs.dtype))
         return not (self._apart & apart).any()
+
+
+def moves_as_far(ours: Array, theirs: Array, moved: Sequence[Array]) -> bool:
+    """Whether another engine's numbers for inputs that are `moved` are as far from its own as ours are."""
+    wanted = np.asarray(theirs, np.float64)
+    rms, largest = (max(distances) for distances in zip(*(_apart(array, wanted) for array in moved), strict=True))
+    our_rms, our_largest = _apart(ours, wanted)
+    return bool(our_rms <= MOST_MOVES * rms and our_largest <= MOST_MOVES * largest)
+
+
+def _is_nearer(third: Array, ours: Array, theirs: Array, where: Array) -> bool:
+    """Whether the third reading is no farther from ours than from theirs, at the elements `where` these differ."""
+    numbers = [np.asarray(array, np.float64)[where] for array in (third, ours, theirs)]
+    return not _apart(numbers[1], numbers[0])[0] > _apart(numbers[2], numbers[0])[0]  # NaN: the limits say
 
 
 def _beyond(ours: Array, reference: Array, rtol: float, atol: float) -> Array:

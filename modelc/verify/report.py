@@ -15,6 +15,7 @@ AGREES, CONTRADICTS, SILENT = "agrees", "contradicts", "cannot say"
 EXPLAINED, TIES = "rounding explains it", "a rounding at a tie explains it"
 MOVING = "ONNX Runtime's own numbers move as far when its inputs move by a hundredth of the tolerance"
 HALF = "float16"
+AGREEING = "with which the reference evaluator of onnx agrees"
 NAMED = 3  # kernels or values that a note names
 
 
@@ -23,9 +24,10 @@ class OutputReport:
     """One output, at its worst over all samples. `rounded`: it was computed through 16-bit floats; `filtered`: it may
     have been by fewer multiplications. `amplified`: it departs from the reference though every kernel is right, for the
     model amplifies what rounding leaves, from where it `begins`, or ONNX Runtime's optimisations alone make the
-    difference (`unoptimised`). `small`: it is within the tolerance for being small,
-    but not in proportion to its `largest` element, and every kernel is right. Where it departs, `doubt` says which
-    kernel cannot be told right. `padded` says how inputs were filled up with which it failed first, where they were."""
+    difference (`unoptimised`). `small`: it is within the tolerance for being small, but not in proportion to its
+    `largest` element, and every kernel is right. Where it departs, `doubt` says which kernel cannot be told right.
+    `misread` says why it is another model's though it is near. `padded` says how inputs were filled up with which
+    it failed first, where they were."""
 
     name: str
     distance: Distance
@@ -39,6 +41,7 @@ class OutputReport:
     begins: Beginning | None = None
     unoptimised: bool = False
     doubt: str = ""
+    misread: str = ""
 
     @property
     def near(self) -> bool:
@@ -59,12 +62,14 @@ class OutputReport:
             begins=farther.begins or self.begins or other.begins,
             unoptimised=farther.unoptimised,
             doubt=self.doubt or other.doubt,
+            misread=self.misread or other.misread,
         )
 
     def to_json(self) -> dict[str, Any]:
-        flags = ("passed", "rounded", "filtered", "amplified", "small", "largest", "unoptimised", "padded", "doubt")
-        begins = self.begins and asdict(self.begins)
-        return {"name": self.name, **asdict(self.distance), **{f: getattr(self, f) for f in flags}, "begins": begins}
+        flags = ("passed", "rounded", "filtered", "amplified", "small", "largest", "unoptimised")
+        sentences = ("padded", "doubt", "misread")
+        told = {name: getattr(self, name) for name in (*flags, *sentences)}
+        return {"name": self.name, **asdict(self.distance), **told, "begins": self.begins and asdict(self.begins)}
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,11 @@ class LayerReport:
     def settled(self) -> bool:
         """Whether all elements are ONNX Runtime's to roundoff, none at a tie."""
         return not self.referee and not self.steps
+
+    def place(self) -> str:
+        """Where two readings of the model differ, and by how much."""
+        where = f"{self.value!r} (kernel {self.kernel}, nodes {', '.join(self.nodes[:NAMED])})"
+        return f"{where} by {self.distance.rms_rel:.1e}"
 
     @property
     def read_otherwise(self) -> bool:
@@ -209,11 +219,7 @@ class Report:
         return f"{output.name!r} departs by {output.distance.rms_rel:.1e}, and every kernel is right: {grows}"
 
     def _otherwise(self, layer: LayerReport) -> str:
-        where = f"{layer.value!r} (kernel {layer.kernel}, nodes {', '.join(layer.nodes[:NAMED])})"
-        return (
-            f"two readings of the model differ at {where} by {layer.distance.rms_rel:.1e}: ONNX Runtime's, and ours, "
-            "with which the reference evaluator of onnx agrees"
-        )
+        return f"two readings of the model differ at {layer.place()}: ONNX Runtime's, and ours, {AGREEING}"
 
     @property
     def _largest_difference(self) -> float:
@@ -235,6 +241,8 @@ class Report:
                 f"({self._allowed(bad)}), and none with inputs of a variant's own size; the model would have to mask "
                 "what is filled up: compile a variant for each length, without --pad-dim"
             )
+        if bad.misread:
+            return f"is near {self.reference}, and another model's all the same: {bad.misread}"
         return (
             f"departs from {self.reference} in {len(names)} of {len(self.outputs)} outputs: {bad.name!r} has "
             f"a relative RMS error of {bad.distance.rms_rel:.1e} and a largest error of {bad.distance.max_abs:.1e} "

@@ -39,7 +39,7 @@ from modelc.verify.check import (
     variant_of,
     without_constants,
 )
-from modelc.verify.compare import BF16, F16, Tolerance, distance
+from modelc.verify.compare import ATOL, BF16, F16, RTOL, Tolerance, distance
 from modelc.verify.engine import EngineError
 from modelc.verify.kernels.blueprint import Blueprint
 from modelc.verify.kernels.calls import Row, calls_of, rows_of, uses_by_step
@@ -51,10 +51,10 @@ from modelc.verify.narrow import narrow_outputs
 from modelc.verify.pieces import Limits, Written
 from modelc.verify.reference import Reference, fixed_inputs
 from modelc.verify.report import NAMED, Report
-from modelc.verify.whole import Whole
+from modelc.verify.whole import Whole, moved_runs
 from modelc.verify.witness import Witnessed, compare_pieces
 
-RTOL, ATOL, SAMPLES = 1e-3, 1e-4, 2
+SAMPLES = 2
 
 
 def verify_outputs(
@@ -134,12 +134,16 @@ def verify_outputs(
                 replace(output, padded=shorter * (not output.passed)) for output in whole.compare(made, expected)
             ]
             departs = not all(output.passed for output in reports)
+            far = whole.far(reports, made, expected, number)
             doubted = within is not None and within.judge.doubted
-            asked = departs or doubted or (per_layer and number not in whole.witnessed)
+            asked = departs or doubted or far or (per_layer and number not in whole.witnessed)
             if within is not None and not shorter and asked:
                 witnessed = within.witnessed(wanted.path, fed, whole, departs)
                 within.judge.clear({layer.value for layer in witnessed.layers if layer.settled})
                 whole.witness(number, witnessed)
+                reports = whole.read_by_two(reports, far, witnessed)
+            elif within is None and far:
+                reports = whole.moved_less(reports, far, made, expected, moved_runs(reference, fed))
             whole.collect(reports, number, within.judge if within else None)
         notes = [] if failure else [not_run_note(number, runner.not_run(number), read) for number in variants]
     kernels = tuple(report for watched in inside for report in watched.judge.reports.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,8 +18,11 @@ from modelc.package import Package
 from modelc.verify.beginning import beginning_of, made_of
 from modelc.verify.check import Arrays, as_numbers
 from modelc.verify.compare import (
+    ATOL,
     HALVES,
     QUANTIZED,
+    ROUNDOFF,
+    RTOL,
     Distance,
     Tolerance,
     distance,
@@ -27,12 +30,18 @@ from modelc.verify.compare import (
     largest_of,
     rounded_distance,
     scaled,
+    unsettled,
 )
 from modelc.verify.engine import Engine
 from modelc.verify.kernels.judge import Judge
 from modelc.verify.narrow import Narrow
-from modelc.verify.report import LayerReport, OutputReport
-from modelc.verify.witness import Witnessed
+from modelc.verify.pieces import moves_as_far
+from modelc.verify.report import AGREEING, CONTRADICTS, LayerReport, OutputReport
+from modelc.verify.witness import MOVES, Witnessed, moved_by
+
+FAR = 32.0  # roundoffs of an output's scale, of one kernel; of more, as independent roundings add up
+FILTERED_FAR = 8.0  # times as far by fewer multiplications
+MOVED = 16 * ROUNDOFF["float32"]  # by which inputs are moved to see how far a model takes a rounding
 
 
 @dataclass
@@ -94,6 +103,49 @@ class Whole:
         self.notes += [note] * (note not in self.notes)
         return apart
 
+    def far(self, reports: Sequence[OutputReport], made: Arrays, reference: Arrays, variant: int) -> set[str]:
+        """The outputs that are near, and yet farther off than the roundings of so many kernels ordinarily take them. A
+        larger tolerance than the default allows all of them."""
+        if self.rtol > RTOL or self.atol > ATOL or self.plain or self.halves:
+            return set()
+        units = FAR * len(self.package.manifest.variants[variant].steps) ** 0.5 * (FILTERED_FAR if self.filters else 1)
+        floats = (r.name for r in reports if r.near and not r.rounded and reference[r.name].dtype.name in ROUNDOFF)
+        return {name for name in floats if unsettled(made[name], reference[name], units=units).any()}
+
+    def read_by_two(
+        self, reports: Sequence[OutputReport], far: Collection[str], witnessed: Witnessed
+    ) -> list[OutputReport]:
+        """The reports; those that are `far` fail where ONNX Runtime and the third reader agree on the nodes of a
+        kernel, and the package has another reading."""
+        misread = next((layer for layer in witnessed.layers if layer.referee == CONTRADICTS), None)
+        if misread is None:
+            return list(reports)
+        sentence = f"two readings differ at {misread.place()}: the package's, and ONNX Runtime's, {AGREEING}"
+        return [replace(r, passed=False, misread=sentence) if r.name in far else r for r in reports]
+
+    def moved_less(
+        self,
+        reports: Sequence[OutputReport],
+        far: Collection[str],
+        made: Arrays,
+        reference: Arrays,
+        moved: Sequence[Arrays],
+    ) -> list[OutputReport]:
+        """The reports of a package whose kernels cannot be judged; those that are `far` fail where ONNX Runtime's
+        numbers for inputs that are `moved` stay nearer to its own."""
+
+        def told(report: OutputReport) -> OutputReport:
+            name = report.name
+            if name not in far or not moved or moves_as_far(made[name], reference[name], [run[name] for run in moved]):
+                return report
+            sentence = (
+                f"{name!r} is {report.distance.of_scale:.1e} of its scale off, and ONNX Runtime's own numbers stay "
+                f"nearer when the inputs move by {MOVED:.1e} of themselves; a larger --rtol allows it"
+            )
+            return replace(report, passed=False, misread=sentence)
+
+        return [told(report) for report in reports]
+
     def witness(self, variant: int, witnessed: Witnessed) -> None:
         """Takes what ONNX Runtime says of the kernels of the run whose outputs are collected next."""
         self.witnessed[variant] = witnessed
@@ -137,3 +189,10 @@ class Whole:
         same = {x.value for x in witnessed.apart if not x.beyond}
         unoptimised = not self.plain and report.name in same
         return replace(report, passed=True, amplified=True, begins=begins, unoptimised=unoptimised)
+
+
+def moved_runs(engine: Engine, feed: Arrays) -> list[Arrays]:
+    """What an engine makes of inputs that are MOVED; nothing where no input is a float."""
+    if not any(array.dtype.kind == "f" for array in feed.values()):
+        return []
+    return [engine.run(moved_by(MOVED, feed, seed)) for seed in range(MOVES)]

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 import small_model as small
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import modelc
 from modelc.compile.verification import blueprints_of
@@ -174,6 +174,44 @@ def test_a_chaotic_kernel_moves_as_far_as_its_inputs_are_moved(tmp_path: Path) -
     result = modelc.compile(model, output=tmp_path / "m.modelc", database=False)
     assert result.report is not None and result.report.passed
     assert result.report.outputs[0].amplified and result.report.outputs[0].distance.rms_rel > 0.1
+
+
+# --- what is near, and another model's ---------------------------------------------------------------------------
+
+
+def normalised(path: Path, epsilon: float) -> Path:
+    node = helper.make_node("LayerNormalization", ["x", "g"], ["y"], axis=-1, epsilon=epsilon)
+    return small.save(path, [node], {"x": [8, 32]}, {"y": [8, 32]}, {"g": np.ones(32, np.float32)})
+
+
+def test_an_epsilon_that_the_importer_misreads_is_seen_within_the_tolerance(tmp_path: Path) -> None:
+    wrong, right = normalised(tmp_path / "wrong.onnx", 1e-4), normalised(tmp_path / "right.onnx", 1e-5)
+    package = compiled(wrong)
+    blueprints = blueprints_of(read_package(package), wrong)
+    report = verify_outputs(package, right, blueprints=blueprints)
+    assert not report.passed and report.first_wrong is None
+    assert report.outputs[0].distance.share < 1
+    assert re.search(r"is near .*: two readings differ at 'y' \(kernel .*\) by \S+e-05: ", report.sentence())
+    assert verify_outputs(package, wrong, blueprints=blueprints).passed
+
+
+def test_a_package_of_another_epsilon_is_not_the_model(tmp_path: Path) -> None:
+    package = compiled(normalised(tmp_path / "wrong.onnx", 1e-4))
+    right = normalised(tmp_path / "right.onnx", 1e-5)
+    report = modelc.verify(package, right)
+    assert not report.passed and "stay nearer when the inputs move" in report.sentence()
+    assert modelc.verify(package, right, rtol=2e-3).passed
+
+
+def test_what_moves_as_far_by_itself_is_the_model(tmp_path: Path) -> None:
+    """What rounding leaves of two sums, times 3, beside 1: within the tolerance, and hundreds of roundoffs."""
+    model = onnx.load(cancelling(tmp_path / "m.onnx", 3.0))
+    model.graph.node[-1].output[0] = "scaled"
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(1), "one"))
+    model.graph.node.append(helper.make_node("Add", ["scaled", "one"], ["y"]))
+    onnx.save(model, model_path := tmp_path / "m.onnx")
+    report = verify_outputs(compiled(model_path), model_path)  # without its kernels
+    assert report.passed and report.outputs[0].distance.of_scale * 2**24 > 100
 
 
 def test_what_cannot_be_judged_is_not_amplified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
