@@ -65,7 +65,7 @@ def _of_keys(attributes: Attributes, kind: str) -> Forest:
         return attributes.get(f"{kind}_{name}_as_tensor", attributes.get(f"{kind}_{name}", ids[:0])).reshape(-1)
 
     numbers = weights_of("nodeids").tolist()
-    owners = places(weights_of("treeids").tolist() or [0] * len(numbers), numbers)
+    owners = places(weights_of("treeids").tolist(), numbers)
     order, every = np.argsort(owners, kind="stable"), np.arange(len(ids))
     return Forest(
         column("featureids"),
@@ -119,7 +119,7 @@ def departure(taken: Forest, stated: Forest, targets: bool) -> str | None:
     while len(pairs):
         a, b = np.unique(pairs, axis=0).T
         branch = stated.code[b] > 0
-        if (sentence := _unequal("code", taken.code[a], stated.code[b], b)) is not None:
+        if (sentence := _unequal("mode", taken.code[a], stated.code[b], b)) is not None:
             return sentence
         for name, ours, theirs in (
             ("feature", taken.feature, stated.feature),
@@ -153,4 +153,4 @@ def _unequal(what: str, ours: Array, theirs: Array, nodes: Array) -> str | None:
     if not apart.any():
         return None
     k = int(np.argmax(apart))
-    return f"has the {what} {ours[k]} in node {nodes[k]}, expected {theirs[k]}"
+    return f"has the {what} {ours[k]} in tree node {nodes[k]}, expected {theirs[k]}"

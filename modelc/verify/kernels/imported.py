@@ -80,7 +80,7 @@ def _real_attributes(name: str, proto: onnx.NodeProto, taken: Node, folder: Path
         held = np.asarray(taken.attrs.get(attribute))
         if stated.dtype == np.float32 and held.dtype == np.float64:  # as Python has real numbers
             same = np.array_equal(held, stated.astype(np.float64), equal_nan=True)
-            sentence = "" if same else f"is {taken.attrs[attribute]}, expected {stated.tolist()}"
+            sentence = "" if same else f"is {held.astype(np.float32)!s}, expected {stated!s}"
             yield Compared(f"attribute {attribute} of node {name!r}", stated.size, sentence)
 
 
