@@ -114,7 +114,7 @@ class Report:
     and `f16` are the policies for outputs that were computed through these floats, in place of `rtol` and `atol`;
     `narrow` says through which they were (bfloat16, float16, or none). `distinct`: how many kernels those that were
     judged are, where one that stands in several places counts once. `used`: the runs that follow where all else is
-    right (as_used.py). `constants`: what was compared of those that the importer took over from the file."""
+    right (as_used.py). `imported`: what was compared of those that the importer took over from the file."""
 
     reference: str
     rtol: float
@@ -131,7 +131,7 @@ class Report:
     notes: tuple[str, ...] = ()
     used: Used | None = None
     distinct: int = 0
-    constants: TakenOver = field(default_factory=TakenOver)
+    imported: TakenOver = field(default_factory=TakenOver)
 
     @property
     def passed(self) -> bool:
@@ -296,7 +296,7 @@ class Report:
                 "samples": sum(kernel.samples for kernel in self.kernels),
                 "worst": max((kernel.worst for kernel in self.kernels), default=0.0),
             },
-            "constants": {"compared": self.constants.compared, "elements": self.constants.elements},
+            "imported": {"compared": self.imported.compared, "elements": self.imported.elements},
             "used": self.used and asdict(self.used),
             "unjudged": list(self.unjudged),
             "sentence": self.sentence(),

@@ -99,8 +99,8 @@ def verify_outputs(
         whole = Whole(read, wanted.path, rtol, atol, policy, narrow)
         reference = whole.reference(stack)
         inside = [_Inside.of(read, number, blueprint, effort, seed) for number, blueprint in enumerate(blueprints)]
-        constants = taken_over([blueprint.graph for blueprint in blueprints], Path(model))
-        failure = narrow.fault or constants.fault or None
+        imported = taken_over([blueprint.graph for blueprint in blueprints], Path(model))
+        failure = narrow.fault or imported.fault or None
         compared = 0
         feeds: Iterable[tuple[int, Arrays]] = ()
         try:  # before inputs are drawn as the manifest says: it may say something else than the library
@@ -152,7 +152,7 @@ def verify_outputs(
     told = tuple(dict.fromkeys(filter(None, notes)))
     layers, dtype = tuple(whole.layers.values()), narrow.dtype
     report = Report(about, rtol, atol, bf16, f16, dtype, seed, compared, outputs, kernels, layers, failure, told)
-    report = replace(report, distinct=_distinct(inside), constants=constants)
+    report = replace(report, distinct=_distinct(inside), imported=imported)
     return replace(report, used=as_used(judged, time.monotonic() - start)) if report.passed else report
 
 

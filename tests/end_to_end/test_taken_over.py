@@ -257,8 +257,8 @@ def test_a_row_that_no_sample_reads_is_refused_where_it_is_misread(
     )
     onnx.save(model, tmp_path / "m.onnx")
     report = modelc.compile(tmp_path / "m.onnx", output=tmp_path / "m.modelc", database=False).report
-    assert report is not None and report.to_json()["summary"]["constants"] == {"compared": 2, "elements": 80_016}
-    assert modelc.verify(tmp_path / "m.modelc", tmp_path / "m.onnx").constants == TakenOver(2, 80_016)
+    assert report is not None and report.to_json()["summary"]["imported"] == {"compared": 2, "elements": 80_016}
+    assert modelc.verify(tmp_path / "m.modelc", tmp_path / "m.onnx").imported == TakenOver(2, 80_016)
     read = importing.tensor_array
 
     def misread(tensor: TensorProto, folder: Path) -> np.ndarray:
