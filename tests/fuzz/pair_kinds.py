@@ -20,12 +20,10 @@ Builder = Callable[[LayerDraft, bool], None]
 
 @dataclass(frozen=True)
 class Kind:
-    """`rounded`: the manifest says, set by hand, that all outputs are computed through 16-bit floats. `sparse`: one
-    element of a table is wrong; where an importer misread it, it shows if a sample reads that element."""
+    """`rounded`: the manifest says, set by hand, that all outputs are computed through 16-bit floats."""
 
     build: Builder
     rounded: bool = False
-    sparse: bool = False
 
 
 # --- constants ------------------------------------------------------------------------------------------------------
@@ -338,8 +336,8 @@ CONSTANTS: Mapping[str, Kind] = {
     "weight of a middle layer": Kind(middle_weight),
     "weight of a convolution": Kind(convolution_weight),
     "constant folded wrongly": Kind(folded_constant),
-    "row of an embedding": Kind(embedding, sparse=True),
-    "table of trees": Kind(trees, sparse=True),
+    "row of an embedding": Kind(embedding),
+    "table of trees": Kind(trees),
     "bias": Kind(bias),
     "rounded by hand": Kind(rounded_manifest, rounded=True),
 }
