@@ -27,7 +27,7 @@ from modelc.frontend.steering.wholes import Whole, wholes
 from modelc.ir.expr import DTYPES, NARROW, NARROW_FLOATS
 from modelc.package import TensorInfo
 from modelc.verify.draw_real import real_numbers
-from modelc.verify.draw_whole import are_wide, indices, limits_of, whole_numbers, with_turned_bits
+from modelc.verify.draw_whole import are_wide, counted_from_end, indices, limits_of, whole_numbers, with_turned_bits
 
 ENDS, NOTHING, ANYWHERE = range(3)  # what masks hide, by turns from sample to sample
 
@@ -67,7 +67,8 @@ def draw_inputs(
     """This draws one array for each input. By turns from sample to sample masks hide the ends of their rows, nothing,
     and positions anywhere; the first position of a row is always shown. Flags, bools of one element, are set by turns
     too: two samples see each of them both ways. Numbers are small in every other sample, from the first on; in those
-    between some are large. Indices walk over what they address, from sample to sample."""
+    between some are large. Indices walk over what they address, from sample to sample, and
+    some of every other sample count from the end."""
     rng = np.random.default_rng((seed, sample))
     hides = (ENDS, NOTHING, ANYWHERE)[sample % 3]
     shapes = {tensor.name: tensor.shape for tensor in tensors}
@@ -78,6 +79,8 @@ def draw_inputs(
         mask = roles.masks.get(name) or _mask_by_convention(tensor)
         if name in roles.spans:
             numbers = _indices(tensor, roles.spans[name], hides, seed, sample, rng)
+            if roles.aims.get(name, Aims()).from_end and sample % 2:
+                numbers = counted_from_end(numbers, roles.spans[name], rng)
         elif name in roles.lengths:
             numbers = _lengths(shape, _longest(shapes, roles.lengths[name]), hides, rng)
         elif mask is not None:

@@ -65,6 +65,16 @@ def limits_of(spans: Sequence[Span], column: int) -> tuple[int, int]:
     return low, max(low, most)
 
 
+def counted_from_end(numbers: NDArray[Any], spans: Sequence[Span], rng: np.random.Generator) -> NDArray[Any]:
+    """The indices, half of them counted from the end, where every span has both numbers of each place."""
+    columns = range(numbers.shape[-1] if any(span.column is not None for span in spans) else 1)
+    sizes = np.array([limits_of(spans, column)[1] + 1 for column in columns])
+    least = [max((s.low for s in spans if s.column in (None, column)), default=0) for column in columns]
+    if any(span.distinct for span in spans) or (np.array(least) > -sizes).any():
+        return numbers
+    return np.where(rng.random(numbers.shape) < 0.5, (numbers - sizes).reshape(numbers.shape), numbers)
+
+
 def _walk(places: int, count: int, seed: int, sample: int) -> NDArray[np.int64]:
     """`count` of `places`, of which those of the samples before were others, until all have been visited: the first,
     the last, and then those between in steps that have no divisor in common with how many they are."""
@@ -129,18 +139,18 @@ def _with_large(numbers: NDArray[Any], dtype: str, rng: np.random.Generator) -> 
     signs = 1 if limits.min == 0 else rng.choice((-1, 1), shape)
     of_any_magnitude = signs * np.exp2(rng.uniform(LEAST_LARGE, LARGE[dtype], shape)).astype(np.int64)
     of_any_bits = rng.integers(limits.min + (limits.min < 0), limits.max, shape, dtype, endpoint=True).astype(np.int64)
-    of_one_bit = signs * single_bits(shape, dtype, rng)
-    large = np.choose(rng.integers(0, 3, shape), (of_any_magnitude, of_any_bits, of_one_bit))
+    of_one_bit = signs * _single_bits(shape, 0, dtype, rng)
+    large = np.choose(rng.integers(0, 4, shape), (of_any_magnitude, of_any_bits, of_any_bits, of_one_bit))
     replaced = rng.random(shape) < 0.5
     if numbers.size:
         replaced.reshape(-1)[rng.integers(numbers.size)] = True
     return np.where(replaced, large, numbers)
 
 
-def single_bits(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Powers of two, which the dtype has above zero."""
-    bits: NDArray[np.int64] = np.left_shift(1, rng.integers(0, int(np.iinfo(dtype).max).bit_length(), shape))
-    return bits
+def _single_bits(shape: tuple[int, ...], least: int, dtype: str, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Powers of two from that of `least` on, but for the bit of the sign."""
+    powers: NDArray[np.int64] = np.left_shift(1, rng.integers(least, int(np.iinfo(dtype).max).bit_length(), shape))
+    return powers
 
 
 def _aimed(numbers: NDArray[Any], dtype: str, aims: Aims, wide: bool, rng: np.random.Generator) -> NDArray[Any]:
@@ -157,6 +167,6 @@ def _aimed(numbers: NDArray[Any], dtype: str, aims: Aims, wide: bool, rng: np.ra
 
 
 def with_turned_bits(numbers: NDArray[Any], dtype: str, rng: np.random.Generator) -> NDArray[Any]:
-    """The numbers, in half of which one bit is turned over, but for that of the sign."""
-    bits = single_bits(numbers.shape, dtype, rng).astype(numbers.dtype)
+    """The numbers, in half of which one bit of the upper half is turned over, but for that of the sign."""
+    bits = _single_bits(numbers.shape, 4 * np.dtype(dtype).itemsize, dtype, rng).astype(numbers.dtype)
     return np.where(rng.random(numbers.shape) < 0.5, numbers ^ bits, numbers)

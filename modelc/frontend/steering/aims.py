@@ -11,6 +11,7 @@ import onnx
 
 from modelc.frontend.steering.flow import (
     OWN_DOMAINS,
+    Consumers,
     Reader,
     constants,
     consumers_of,
@@ -38,6 +39,8 @@ COMPARED = {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
 RAISING = {"Exp", "Pow", "Sinh", "Cosh", "ReduceLogSumExp"}
 CHOOSING = {"TopK": -1, "ArgMax": 0, "ArgMin": 0}  # and the axis if none is given
 DEFAULTS = {"ThresholdedRelu": ("alpha", 1.0), "Shrink": ("lambd", 0.5)}
+GATHERING = {"Gather", "GatherElements", "GatherND"}
+MOVING = {"Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten", "Transpose", "Expand", "Concat"}  # of indices
 TREES = ("TreeEnsembleClassifier", "TreeEnsembleRegressor")
 BYTE_PIXELS, UNIT_PIXELS = 255.0, 1.0
 BYTE_SCALES = (40.0, 300.0)  # of pixels from 0 to 255: what they are divided by, and less than twice their mean
@@ -67,8 +70,8 @@ class Aims:
     """What to draw for one input beside ordinary numbers. `steps` are powers of two that it is rounded to multiples of,
     `tied` the axes along which the model chooses among its numbers, None for one that is not known, `pixels` the
     largest that its first operator expects, 0 where it says nothing; `scores` are those of boxes; `compared` are other
-    inputs with whose numbers its own are compared. Nothing is to be larger than `farthest` for the sake of a
-    threshold."""
+    inputs with whose numbers its own are compared. Indices may be counted `from_end`. Nothing is to be larger than
+    `farthest` for the sake of a threshold."""
 
     thresholds: tuple[Threshold, ...] = ()
     steps: tuple[float, ...] = ()
@@ -77,6 +80,7 @@ class Aims:
     boxes: Boxes | None = None
     scores: bool = False
     compared: tuple[str, ...] = ()
+    from_end: bool = False
     farthest: float = FARTHEST
 
 
@@ -86,7 +90,7 @@ def aims(uses: Uses) -> dict[str, Aims]:
     consumers = consumers_of(uses)
     reading = {name: list(readers(uses, consumers, name)) for name in uses.inputs}
     compared = _compared(reading)
-    of_inputs = {name: _aims(uses, name, reading[name], compared.get(name, ())) for name in uses.inputs}
+    of_inputs = {name: _aims(uses, name, reading[name], compared[name], consumers) for name in uses.inputs}
     return {name: aimed for name, aimed in of_inputs.items() if aimed != Aims(farthest=aimed.farthest)}
 
 
@@ -110,7 +114,7 @@ def _compared(reading: Mapping[str, Iterable[Reader]]) -> dict[str, tuple[str, .
     }
 
 
-def _aims(uses: Uses, name: str, reading: list[Reader], compared: tuple[str, ...]) -> Aims:
+def _aims(uses: Uses, name: str, reading: list[Reader], compared: tuple[str, ...], consumers: Consumers) -> Aims:
     farthest = FARTHEST if "float" in uses.types.get(name, "") else FARTHEST_WHOLE
     if any(r.node.op_type in RAISING for r in reading):
         farthest = FARTHEST_RAISED
@@ -128,6 +132,7 @@ def _aims(uses: Uses, name: str, reading: list[Reader], compared: tuple[str, ...
         boxes[0] if boxes else None,
         any(_is_read_as(r, "NonMaxSuppression", 1) for r in reading),
         tuple(dict.fromkeys(compared)),
+        _may_count_from_end(reading, consumers),
         farthest,
     )
 
@@ -220,7 +225,17 @@ def _steps(uses: Uses, reader: Reader) -> Iterable[float]:
         yield 1.0
 
 
-# --- choices, boxes, pixels -------------------------------------------------------------------------------------------
+# --- indices, choices, boxes, pixels ----------------------------------------------------------------------------------
+
+
+def _may_count_from_end(reading: Iterable[Reader], consumers: Consumers) -> bool:
+    """Whether an input is nothing but indices of gathers, of which -1 names the last row; no rows that are added, for
+    ONNX Runtime fuses sums of embeddings to an operator that refuses negative ones."""
+    indexing = [r.node for r in reading if r.node.op_type in GATHERING and r.position == 1]
+    known = all(r.node.op_type in MOVING or (r.node.op_type in GATHERING and r.position == 1) for r in reading)
+    own = all(r.node.domain in OWN_DOMAINS for r in reading)
+    added = any(node.op_type == "Add" for gather in indexing for node, _ in consumers.get(gather.output[0], ()))
+    return bool(indexing) and known and own and not added
 
 
 def _tied(reading: Iterable[Reader]) -> Iterator[int | None]:
