@@ -117,7 +117,8 @@ def _decisions(
     decisions = {}
     for piece, explained in in_doubt.items():
         far = MOVED * limits.rtol
-        if moves(piece, explained, far if explained.theirs is not False else MOVED_LITTLE):
+        compared = explained.theirs is False and piece.theirs.dtype.kind == "b"  # equal numbers, moved, are not equal
+        if not compared and moves(piece, explained, far if explained.theirs is not False else MOVED_LITTLE):
             decisions[piece.name] = MOVING
             continue
         decision = piece.decided(explained, refereed(path, piece.name, fed))

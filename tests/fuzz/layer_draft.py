@@ -40,7 +40,8 @@ def whole(shape: Sequence[int], low: int, high: int, dtype: str = "int64") -> Sa
     def sample(rng: Rng) -> Array:
         if rng.random() < 0.5:
             return rng.integers(max(low, -20), min(high, 20), shape, endpoint=True).astype(dtype)
-        return rng.integers(low, high, shape, endpoint=True).astype(dtype)
+        drawn = "uint64" if high > np.iinfo("int64").max else "int64"
+        return rng.integers(low, high, shape, drawn, endpoint=True).astype(dtype)
 
     return sample
 
