@@ -112,8 +112,8 @@ class Piece:
 
     def moves_as_far(self, moved: Sequence[Array]) -> bool:
         """Whether ONNX Runtime's numbers for inputs that are `moved` are as far from its own as ours are; False where
-        their count changes."""
-        if any(array.shape != self.theirs.shape for array in moved):
+        their count changes, and without any."""
+        if not moved or any(array.shape != self.theirs.shape for array in moved):
             return False
         return moves_as_far(self.written.array, self.theirs, moved)
 
