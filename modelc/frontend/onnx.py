@@ -57,7 +57,7 @@ def unsupported(
     is what was read from the file, if it was; `bounds` are the values of which a user says the most. Raises ModelError
     if it is no model at all."""
     model, _ = restated(read_model(path) if model is None else model)
-    refused = advised(Uses(model.graph), _lacking(model, _live_nodes(model, Path(path)), bounds))
+    refused = advised(Uses(model.graph), _lacking(model, live_nodes(model, Path(path)), bounds))
     return [(u.node, u.op, u.domain, u.reason) for u in refused]
 
 
@@ -76,7 +76,7 @@ def import_model(
     model = read_model(path)
     fix_constants(model, constants or {})
     model, notes = restated(model)
-    nodes = _live_nodes(model, path)
+    nodes = live_nodes(model, path)
     uses = Uses(model.graph, path.parent)
     _refuse(path, advised(uses, _lacking(model, nodes, bounds or ())))
     builder = Builder(bounds=bounds or {})
@@ -98,7 +98,8 @@ def import_model(
     return replace(graph, notes=(*notes, *graph.notes))
 
 
-def _live_nodes(model: onnx.ModelProto, path: Path) -> list[tuple[str, onnx.NodeProto]]:
+def live_nodes(model: onnx.ModelProto, path: Path) -> list[tuple[str, onnx.NodeProto]]:
+    """The nodes that the outputs of the model in the file `path` need, named, producers first. Raises ModelError."""
     if not model.graph.output:
         raise ModelError(f"{path} has no outputs")
     return ordered(model.graph.node, [o.name for o in model.graph.output], _given(model.graph), str(path))

@@ -1,5 +1,6 @@
 """Whether a package is right (docs/verify.md).
 
+imported    the constants of the imported model are those of its file (kernels/imported.py)
 kernels     every kernel by itself computes, from what it really read, what it means (kernels/)
 whole       every output is near ONNX Runtime's: within `rtol` and `atol`; what went through bfloat16 or float16, or by
             fewer multiplications, as a whole (whole.py)
@@ -43,6 +44,7 @@ from modelc.verify.compare import ATOL, BF16, F16, RTOL, Tolerance, distance
 from modelc.verify.engine import EngineError
 from modelc.verify.kernels.blueprint import Blueprint
 from modelc.verify.kernels.calls import Row, calls_of, rows_of, uses_by_step
+from modelc.verify.kernels.imported import taken_over
 from modelc.verify.kernels.judge import Judge
 from modelc.verify.kernels.reading import BOTH_RIGHT, UNEXPLAINED, Explanation
 from modelc.verify.kernels.samples import EFFORTS, Effort
@@ -97,7 +99,8 @@ def verify_outputs(
         whole = Whole(read, wanted.path, rtol, atol, policy, narrow)
         reference = whole.reference(stack)
         inside = [_Inside.of(read, number, blueprint, effort, seed) for number, blueprint in enumerate(blueprints)]
-        failure = narrow.fault or None
+        imported = taken_over([blueprint.graph for blueprint in blueprints], Path(model))
+        failure = narrow.fault or imported.fault or None
         compared = 0
         feeds: Iterable[tuple[int, Arrays]] = ()
         try:  # before inputs are drawn as the manifest says: it may say something else than the library
@@ -153,7 +156,7 @@ def verify_outputs(
     told = tuple(dict.fromkeys(filter(None, notes)))
     layers, dtype = tuple(whole.layers.values()), narrow.dtype
     report = Report(about, rtol, atol, bf16, f16, dtype, seed, compared, outputs, kernels, layers, failure, told)
-    report = replace(report, distinct=_distinct(inside))
+    report = replace(report, distinct=_distinct(inside), imported=imported)
     return replace(report, used=as_used(judged, time.monotonic() - start)) if report.passed else report
 
 

@@ -9,7 +9,7 @@ those that fusion made are not compared. Of each value all elements are compared
     moving      where nothing can be told of ONNX Runtime's numbers, its piece is run again on inputs that are moved by
                 a hundredth of the tolerance: one of many steps, each of which rounds to whole numbers, or one that is
                 ill-conditioned, moves as far by that as two right engines are apart. Where ONNX Runtime's numbers are
-                not what the nodes leave in any order, the inputs are moved by a few roundoffs alone
+                not what the nodes leave in any order, its inputs and constants are moved by a few roundoffs alone
     otherwise   two readings of this piece differ, and a third one decides: the reference evaluator of onnx
 """
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.frontend.witness.referee import refereed
-from modelc.frontend.witness.surgery import Span, cut, expose
+from modelc.frontend.witness.surgery import Span, cut, expose, with_constants
 from modelc.scratch import TemporaryFolder
 from modelc.verify.beginning import Apart
 from modelc.verify.compare import ROUNDOFF, distance
-from modelc.verify.engine import Engine
+from modelc.verify.engine import Engine, EngineError
 from modelc.verify.kernels.reading import BOTH_RIGHT, Explanation
 from modelc.verify.pieces import Limits, Piece, Written
 from modelc.verify.report import MOVING, SILENT, LayerReport
@@ -105,24 +106,40 @@ def _decisions(
 ) -> dict[str, str]:
     """Which reading of a piece, in the model at `path`, is right, by the value's name. `in_doubt`: pieces that two read
     otherwise, and whether ours is explained."""
-    moved: dict[float, list[Mapping[str, Array]]] = {}
 
-    def moves(piece: Piece, explained: Explanation, share: float) -> bool:
-        if not piece.may_move(explained):
-            return False
-        if share not in moved:
-            moved[share] = [engine.run(moved_by(share, fed, seed)) for seed in range(MOVES)]
-        return piece.moves_as_far([run[piece.name] for run in moved[share]])
+    @cache
+    def moved_far() -> list[dict[str, Array]]:
+        return [engine.run(moved_by(MOVED * limits.rtol, fed, seed)) for seed in range(MOVES)]
+
+    @cache
+    def moved_little() -> list[dict[str, Array]]:
+        try:
+            return [_moved_with_constants(path, fed, seed) for seed in range(MOVES)]
+        except EngineError:  # a constant of a shape, say, that may not be another
+            return []
+
+    def moves(piece: Piece, explained: Explanation, moved: Callable[[], list[dict[str, Array]]]) -> bool:
+        return piece.may_move(explained) and piece.moves_as_far([run[piece.name] for run in moved()])
 
     decisions = {}
     for piece, explained in in_doubt.items():
-        far = MOVED * limits.rtol
-        if moves(piece, explained, far if explained.theirs is not False else MOVED_LITTLE):
+        compared = explained.theirs is False and piece.theirs.dtype.kind == "b"  # equal numbers, moved, are not equal
+        if not compared and moves(piece, explained, moved_far if explained.theirs is not False else moved_little):
             decisions[piece.name] = MOVING
             continue
         decision = piece.decided(explained, refereed(path, piece.name, fed))
-        decisions[piece.name] = MOVING if decision == SILENT and moves(piece, explained, far) else decision
+        decisions[piece.name] = MOVING if decision == SILENT and moves(piece, explained, moved_far) else decision
     return decisions
+
+
+def _moved_with_constants(path: Path, fed: Mapping[str, Array], seed: int) -> dict[str, Array]:
+    """What ONNX Runtime makes of the model at `path` where its inputs and constants are MOVED_LITTLE."""
+    rng = np.random.default_rng(seed)
+    with TemporaryFolder("moved") as folder:
+        other = Path(folder) / "model.onnx"
+        with_constants(path, lambda array: _nudged(array, MOVED_LITTLE, rng), other)
+        with Engine("ort-plain", other, timed=False) as engine:
+            return engine.run(moved_by(MOVED_LITTLE, fed, seed))
 
 
 def _apart_in_whole(name: str, value: Written, theirs: Array) -> Apart:
@@ -133,10 +150,8 @@ def _apart_in_whole(name: str, value: Written, theirs: Array) -> Apart:
 def moved_by(share: float, feed: Mapping[str, Array], seed: int) -> dict[str, Array]:
     """The inputs with every float off by a `share` of itself."""
     rng = np.random.default_rng(seed)
+    return {name: _nudged(array, share, rng) if array.dtype.kind == "f" else array for name, array in feed.items()}
 
-    def moved(array: Array) -> Array:
-        if array.dtype.kind != "f":
-            return array
-        return np.asarray(array * (1 + share * rng.choice((-1.0, 1.0), array.shape)), array.dtype)
 
-    return {name: moved(array) for name, array in feed.items()}
+def _nudged(array: Array, share: float, rng: np.random.Generator) -> Array:
+    return np.asarray(array * (1 + share * rng.choice((-1.0, 1.0), array.shape)), array.dtype)

@@ -11,6 +11,7 @@ import onnx
 import pytest
 import small_model as small
 from onnx import helper, numpy_helper
+from other_reading import read_as
 
 import modelc
 from modelc.compile.verification import blueprints_of
@@ -237,7 +238,8 @@ def test_two_readings_are_named_where_a_third_decides(tmp_path: Path, monkeypatc
     model, other = small_product(tmp_path / "m.onnx", 1.0), small_product(tmp_path / "other.onnx", 2.0)
     package = compiled(model)
     monkeypatch.setattr("modelc.verify.witness.refereed", lambda _, name, given: refereed(model, name, given))
-    report = verify_outputs(package, other, blueprints=blueprints_of(read_package(package), model))
+    with read_as(other):
+        report = verify_outputs(package, model, blueprints=blueprints_of(read_package(package), model))
     assert report.passed and "two readings of the model differ at 'y'" in report.sentence()
     assert "ONNX Runtime's, and ours, with which the reference evaluator of onnx agrees" in report.sentence()
 

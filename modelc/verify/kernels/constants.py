@@ -77,6 +77,8 @@ def difference(held: Array, expected: Array) -> str | None:
     """Which elements differ, bit for bit; None where none does."""
     if held.dtype != expected.dtype:
         return f"is stored as {held.dtype}, expected {expected.dtype}"
+    if held.shape != expected.shape:
+        return f"has the shape {list(held.shape)}, expected {list(expected.shape)}"
     if np.array_equal(held, expected):
         return None
     bits = np.dtype(f"u{held.dtype.itemsize}")
