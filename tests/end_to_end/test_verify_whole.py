@@ -216,6 +216,15 @@ def test_what_moves_as_far_by_itself_is_the_model(tmp_path: Path) -> None:
     assert report.passed and report.outputs[0].distance.of_scale * 2**24 > 100
 
 
+def test_subnormal_weights_that_are_zero_in_the_package_are_the_model_s(tmp_path: Path) -> None:
+    weights = np.random.default_rng(0).normal(size=(16, 8)).astype(np.float32)
+    weights[3, 5] = 1e-41
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    model = small.save(tmp_path / "m.onnx", [node], {"x": [4, 16]}, {"y": [4, 8]}, {"w": weights})
+    report = modelc.verify(compiled(model), model)
+    assert report.passed, report.sentence()
+
+
 def test_what_cannot_be_judged_is_not_amplified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     why = "kernel matmul_0 could not be judged: it is too large"
     monkeypatch.setattr("modelc.verify.kernels.judge.Judge.judged_wholly", lambda *_: why)
