@@ -13,6 +13,7 @@ import sys
 
 def main() -> None:
     """Runs the command line."""
+    _refuse_namesake()
     from modelc.python_worker import own_process
     from modelc.signals import tidy_ends
 
@@ -21,6 +22,19 @@ def main() -> None:
         from modelc.cli import main as run
 
         run()
+
+
+def _refuse_namesake() -> None:
+    """Ends the program where a foreign distribution `modelc` has replaced modelc/__init__.py."""
+    import modelc
+
+    if not hasattr(modelc, "DISTRIBUTION"):
+        print(
+            "Error: another distribution of the name modelc has replaced files of modelc-compiler: run "
+            "`pip uninstall modelc`, then install modelc-compiler again",
+            file=sys.stderr,
+        )
+        sys.exit(2)
 
 
 def _leave_working_folder() -> None:
