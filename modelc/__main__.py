@@ -14,9 +14,10 @@ import sys
 def main() -> None:
     """Runs the command line."""
     _refuse_namesake()
-    from modelc.python_worker import own_process
+    from modelc.python_worker import own_process, speak_utf8
     from modelc.signals import tidy_ends
 
+    speak_utf8()
     own_process()
     with tidy_ends(last=True):
         from modelc.cli import main as run
