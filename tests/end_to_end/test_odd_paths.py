@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import small_model as small
 from docs_models import write_models
@@ -50,7 +51,7 @@ COMMANDS = {
     "profile": ["profile", PACKAGE],
     "diff": ["diff", PACKAGE, AGAIN, "--no-times"],
     "report": ["report", PACKAGE, "-o", "Seite å.html"],
-    "reduce": ["reduce", "FAILING.onnx", "-o", "klein ë.onnx"],
+    "reduce": ["reduce", "FAILING.onnx", "-o", "klein ë.onnx", "--seconds", "1"],
     "build": ["build", "Matrix č.yaml", "--cache", "Speicher š", "--jobs", "1"],
     "tune": ["tune", MODEL, "-o", "schnell ž.modelc", "--budget", "1", "--database", RECORDS],
     "database show": ["database", "show", "--database", RECORDS],
@@ -126,8 +127,8 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     folder = tmp_path_factory.mktemp("odd") / FOLDER
     folder.mkdir()
     write_models(folder)
-    (folder / "MODEL.onnx").rename(folder / MODEL)
-    (folder / "F.npz").rename(folder / "F ï.npz")
+    (folder / "DECODER.onnx").rename(folder / MODEL)
+    np.savez(folder / "F ï.npz", x=np.ones((1, 128), np.float32))
     target = (ROOT / "targets/x86-64-v3.yaml").read_text(encoding="utf-8")
     config = (ROOT / "configs/default.yaml").read_text(encoding="utf-8")
     for name, text in {"Ziel ö.yaml": target, "Regeln ñ.yaml": config, "Matrix č.yaml": MATRIX}.items():
