@@ -11,6 +11,13 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from modelc import DISTRIBUTION
+
+
+def extra(name: str) -> str:
+    """The command that installs what an extra of ours needs."""
+    return f"pip install '{DISTRIBUTION}[{name}]'"
+
 
 class ModelcError(Exception):
     """A mistake in what modelc was given. `str(error)` is the sentence that the user reads."""

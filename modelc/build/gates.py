@@ -152,6 +152,6 @@ def _beside(
 def _cannot_time(package: Package) -> str:
     target = package.manifest.target
     if machine_of(target.triple) != native_machine():
-        return f"this machine is no {target.triple}: time it on one that is"
+        return f"packages for {target.triple} cannot be timed on this machine: time them on one of that architecture"
     missing = lacking(target.features)
     return f"this machine lacks {', '.join(missing[:4])}" if missing else ""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import PackageNotFoundError, distributions
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
-from modelc import __version__
-from modelc.errors import ModelcError
+from modelc import DISTRIBUTION, __version__
+from modelc.errors import ModelcError, extra
 from modelc.package import emulator, find_toolchain
 from modelc.package.toolchain import MACHINES, native_machine
 from modelc.scratch import user_cache
@@ -47,7 +48,7 @@ class Finding:
 
 def examined() -> tuple[Finding, ...]:
     """Everything, what is needed first."""
-    return (*_engines(), *_compilers(), *_emulators(), *_extras(), *_folders(), *_permissions())
+    return (*_engines(), *_namesakes(), *_compilers(), *_emulators(), *_extras(), *_folders(), *_permissions())
 
 
 def _engines() -> Iterator[Finding]:
@@ -56,7 +57,25 @@ def _engines() -> Iterator[Finding]:
         try:
             yield Finding(name, True, installed_version(name), needed=True)
         except PackageNotFoundError:
-            yield Finding(name, False, "is not installed", "pip install modelc", True)
+            yield Finding(name, False, "is not installed", f"pip install {DISTRIBUTION}", True)
+
+
+def _namesakes() -> Iterator[Finding]:
+    """Whether other distributions have modules in a folder `modelc` where Python looks for modules."""
+    others = [
+        f"{distribution.metadata['Name']} {distribution.version}"
+        for distribution in distributions()
+        if distribution.metadata["Name"] != DISTRIBUTION
+        and re.search(r"^modelc/\w+\.py,", distribution.read_text("RECORD") or "", re.MULTILINE)
+    ]
+    if others:
+        names = " ".join(dict.fromkeys(other.split()[0] for other in others))
+        said = f"{', '.join(others)} has modules there, and each replaces files of the other"
+        yield Finding(
+            "import name modelc", False, said, f"pip uninstall {names}, then install {DISTRIBUTION} again", True
+        )
+    else:
+        yield Finding("import name modelc", True, "of no other distribution", needed=True)
 
 
 def _compilers() -> Iterator[Finding]:
@@ -67,7 +86,7 @@ def _compilers() -> Iterator[Finding]:
             command = find_toolchain(machine.gnu_triple).command
             yield Finding(f"compiler for {machine.name}", True, " ".join(command), needed=needed)
         except ModelcError:
-            remedy = "apt install gcc" if needed else f"apt install {machine.debian_gcc}, or pip install modelc[cross]"
+            remedy = "apt install gcc" if needed else f"apt install {machine.debian_gcc}, or {extra('cross')}"
             yield Finding(f"compiler for {machine.name}", False, "packages for it cannot be linked", remedy, needed)
 
 
@@ -84,9 +103,9 @@ def _emulators() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    for module, (use, extra) in EXTRAS.items():
+    for module, (use, name) in EXTRAS.items():
         present = importlib.util.find_spec(module) is not None
-        yield Finding(module, present, use, "" if present else f"pip install 'modelc[{extra}]'")
+        yield Finding(module, present, use, "" if present else extra(name))
 
 
 def _folders() -> Iterator[Finding]:

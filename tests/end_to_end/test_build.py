@@ -364,7 +364,7 @@ def test_workers_are_told_to_end_and_remove_what_is_half_made(tmp_path: Path, mo
 
 @pytest.fixture
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
-    pytest.importorskip("distributed", reason="distributed is not installed: pip install modelc[cluster]")
+    pytest.importorskip("distributed", reason="distributed is not installed: pip install 'modelc-compiler[cluster]'")
     monkeypatch.setattr(dask_client, "CONNECTING", 30.0)  # this machine may be busy
     (tmp_path / "dask").mkdir()
     started = Processes(tmp_path / "dask")

@@ -35,7 +35,7 @@ from modelc.tune.search.resume import Memory, record_of
 from modelc.tune.search.tune import Subject
 
 PRODUCT = task_of("MatMul", {}, [(48, 40), (40, 64)], consts=(1,)).canonical()
-needs_xgboost = pytest.mark.skipif(not learned.available(), reason="XGBoost is not installed (modelc[tune])")
+needs_xgboost = pytest.mark.skipif(not learned.available(), reason="XGBoost is not installed (modelc-compiler[tune])")
 
 
 def drawn(count: int, wrong: float, seed: int = 0) -> list[Example]:
@@ -113,7 +113,7 @@ def test_without_xgboost_the_analytic_cost_is_used_and_that_is_said(monkeypatch:
     explorer = Evolve(space, 1, cost)
     for _ in range(5):
         explorer.learn(measured(space, explorer.propose(16)))
-    assert cost.says == learned.MISSING and cost.fitted is None and "modelc[tune]" in cost.says
+    assert cost.says == learned.MISSING and cost.fitted is None and "modelc-compiler[tune]" in cost.says
     assert len(explorer.propose(4)) == 4
 
 
