@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,9 +85,13 @@ def _timed(
             timed(lambda: run_package(path, feed, check=check))
         return results, seconds
     try:
-        with runtime.load(path, check=check, threads=threads) as model:
-            for _ in range(repeat):
-                timed(lambda: model.run(feed))
+        with runtime.load(path, check=check, threads=threads) as model, ThreadPoolExecutor(1) as runner:
+            try:  # the main thread answers signals while another runs the model
+                for _ in range(repeat):
+                    runner.submit(timed, lambda: model.run(feed)).result()
+            except BaseException:
+                model.stop()
+                raise
     except runtime.ModelError as error:
         raise PackageError(str(error)) from None
     return results, seconds
