@@ -2,9 +2,9 @@
 
 The lock is flock's, which ends with the process that holds it, however that ends. So what a killed process has left is
 what has one of our names and a lock that nobody holds. But anybody can give a folder such a name, in a repository for
-instance. So a name has the number of the inode, which a copy has not; and who comes next looks in the folder for temporary
-files, and beside the place that is written for what was made or set aside there, and nowhere else; and cleaning up makes
-nothing, but for put_back().
+instance. So a name has the number of the inode, which a copy has not. Who comes next looks in the folder for temporary
+files, and beside the place that is written for what was made or set aside there, and nowhere else; and cleaning up
+makes nothing, but for put_back().
 """
 
 from __future__ import annotations
