@@ -78,8 +78,8 @@ def _warn_of_cache() -> None:
     with suppress(OSError):
         if os.environ.get("MODELC_CACHE") and not is_private(user_cache()):
             complain(
-                f"modelc: others can write in $MODELC_CACHE, {user_cache()}, or it is somebody else's: of what lies there "
-                "the database alone is used (--no-database); name a folder that is yours alone"
+                f"modelc: others can write in $MODELC_CACHE, {user_cache()}, or it is somebody else's: of what lies "
+                "there the database alone is used (--no-database); name a folder that is yours alone"
             )
 
 

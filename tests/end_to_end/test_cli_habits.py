@@ -90,7 +90,7 @@ def test_a_cache_in_which_others_can_write_is_said(tmp_path: Path, monkeypatch: 
         tmp_path.chmod(mode)
         assert ended("-q", "targets", "list") == 0
         assert (f"others can write in $MODELC_CACHE, {tmp_path}," in capsys.readouterr().err) == is_said
-        assert ("in which nobody else can write" in [*doctor._folders()][0].remedy) == is_said
+        assert ("in which nobody else can write" in next(iter(doctor._folders())).remedy) == is_said
 
 
 def test_the_doctor_names_what_is_missing_with_its_command(monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -23,6 +23,7 @@ from modelc.cli import VERBS, main
 from modelc.cli.fixing import shape_sets
 from modelc.compile.arrays import read_npz
 from modelc.errors import InputError
+from modelc.quantize.samples import read_samples
 from modelc.verify.engine import Engine, EngineError
 
 SHAPE = (1, 3, 20, 24)
@@ -201,6 +202,30 @@ def test_archives_are_refused(tmp_path, monkeypatch) -> None:
     os.mkfifo(tmp_path / "e.npz")
     with pytest.raises(InputError, match="is no file"):
         read_npz(tmp_path / "e.npz")
+
+
+@pytest.mark.parametrize("verb", ["run", "verify", "profile", "bench", "compile", "reduce"])
+def test_arrays_that_do_not_fit_are_not_read(cli, tmp_path, monkeypatch, verb) -> None:
+    """An archive of 8 MB may hold an array of 8 GB: what its header says is enough."""
+    of_package = {"run": (), "profile": (), "bench": (), "verify": ("--against", small.model())}
+    place = small.package() if verb in of_package else small.model()
+    monkeypatch.setattr("modelc.compile.arrays._read", lambda *_: pytest.fail("an array was read"))
+    header = "{{'descr': '<f4', 'fortran_order': False, 'shape': {}, }}\n"
+    for name, shape in (("x", (1 << 31,)), ("x", (1, 3, 1 << 30, 24)), ("other", (1 << 31,))):
+        if verb in ("compile", "reduce") and len(shape) == 4:
+            shape = (1, 1 << 31, 20, 24)  # the others are free
+        path = npz(tmp_path / "in.npz", {f"{name}.npy": npy(header.format(shape))})
+        code, _, err = cli(verb, place, "--inputs", path, *of_package.get(verb, ()))
+        assert code == 2 and f"in.npz has '{name}', float32{list(shape)}; the inputs of" in err, err
+
+
+def test_samples_that_do_not_fit_are_not_read(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("modelc.compile.arrays._read", lambda *_: pytest.fail("an array was read"))
+    header = "{{'descr': '<f4', 'fortran_order': False, 'shape': {}, }}\n"
+    for shape, sentence in (((1 << 31, 3, 20, 24), r"sample\(s\); expected 8 to"), ((8, 1 << 31, 20, 24), "of shape")):
+        path = npz(tmp_path / "in.npz", {"x.npy": npy(header.format(shape))})
+        with pytest.raises(InputError, match=sentence):
+            read_samples(path, small.model(), {})
 
 
 def test_mutated_archives_never_escape(tmp_path) -> None:
