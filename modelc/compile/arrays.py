@@ -84,6 +84,8 @@ def _kind(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Kind:
         version = np.lib.format.read_magic(stream)
         read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read_header(stream, max_header_size=MOST_HEADER)
+    if dtype.hasobject:
+        raise ValueError("objects are no numbers")
     return Kind(dtype, shape)
 
 
