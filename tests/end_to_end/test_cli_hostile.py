@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -394,3 +395,15 @@ def test_a_resource_that_ran_out_has_a_sentence() -> None:
 
     nowhere = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
     assert isinstance(escaped(nowhere), ExhaustedError) and "TMPDIR" in str(escaped(nowhere))
+
+
+def test_a_limit_of_memory_is_a_sentence() -> None:
+    """TVM goes on without its compiler where that cannot be loaded."""
+    flags = "--dim batch=1 --dim h=20 --dim w=24 --dry-run"
+    done = shell(f"ulimit -v 300000; $modelc compile $model {flags}", OPENBLAS_NUM_THREADS="1")
+    assert done.returncode == 2 and re.search(b"cannot be loaded: .*allow 2 GB|needs more memory", done.stderr)
+
+
+def test_tvm_without_its_compiler_is_a_sentence() -> None:
+    done = shell("$modelc targets check x86-64-v3", TVM_USE_RUNTIME_LIB="1")
+    assert done.returncode == 2 and b"only its runtime is wanted (TVM_USE_RUNTIME_LIB)" in done.stderr
