@@ -287,9 +287,9 @@ class _Building:
 
 def _fed(cell: Cell) -> Mapping[str, NDArray[Any]] | None:
     """The data that a cell's model is given, if it is."""
-    from modelc.compile.arrays import read_npz
+    from modelc.compile.given import read_given
 
-    return None if cell.model.inputs is None else read_npz(cell.model.inputs)
+    return None if cell.model.inputs is None else read_given(cell.model.inputs, [cell.model.path])
 
 
 def _own_cache() -> Path:

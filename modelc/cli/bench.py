@@ -79,7 +79,7 @@ def bench(
     before = [name for name in dict.fromkeys(engines) if name.endswith(SUFFIX)]
     if floors and not before:
         raise click.UsageError(f"--fail-if compares with a package: add --against OLD{SUFFIX}")
-    data = given_data(inputs)
+    data = given_data(inputs, package)
     judged: list[tuple[str, str, Slower | SlowerKernels]] = []
     counted = _counted([str(package), *before], model, data) if counts else {}
     if counts and not (peak or floors or set(engines) - set(before)) and (why := _untimed([str(package), *before])):

@@ -22,7 +22,7 @@ def profile(package: Path, threads: int, inputs: Path | None, as_json: bool) -> 
     """Says what each kernel takes, which ONNX nodes it covers, and how near it comes to this machine's peak."""
     from modelc.verify.profile import profile as profile_package
 
-    data = given_data(inputs)
+    data = given_data(inputs, package)
     with progress("running, and measuring this machine's peak"):
         report = profile_package(package, threads, inputs=data)
     if as_json:

@@ -58,7 +58,7 @@ def reduce(
     given = (("--target", target), ("--config", config), ("--precision", precision))
     options = [word for name, value in given if value is not None for word in (name, value)]
     flags = Flags(**fixed(shapes, dims, constants), **kept(states, bounds))
-    data = given_data(inputs)
+    data = given_data(inputs, model)
     with progress("reading the model") as then:
         reduction = reduced(model, place, flags, options, data, seed, seconds, then)
     if as_json:

@@ -118,7 +118,7 @@ def tune(
     from modelc.tune.search.objectives import Aim
     from modelc.tune.search.standing import Standing
 
-    given = fixed(shapes, dims, constants) | running(states, pad_dims, pad_values, bounds, inputs)
+    given = fixed(shapes, dims, constants) | running(states, pad_dims, pad_values, bounds, inputs, *models)
     records = database_of(database, no_database)
     with viewing() as view:
 

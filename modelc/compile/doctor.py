@@ -19,7 +19,7 @@ from modelc import DISTRIBUTION, __version__
 from modelc.errors import ModelcError, extra
 from modelc.package import emulator, find_toolchain
 from modelc.package.toolchain import MACHINES, native_machine
-from modelc.scratch import user_cache
+from modelc.scratch import is_private, user_cache
 
 EXTRAS = {  # what is imported, what it is for, the extra that brings it
     "xgboost": ("the learned cost of tune", "tune"),
@@ -110,8 +110,9 @@ def _extras() -> Iterator[Finding]:
 
 def _folders() -> Iterator[Finding]:
     cache = user_cache()
-    present = _writable(cache)
-    yield Finding("cache folder", present, str(cache), "" if present else "set MODELC_CACHE to a folder of your own")
+    present = _writable(cache) and (not cache.is_dir() or is_private(cache))
+    remedy = "set MODELC_CACHE to a folder of your own, in which nobody else can write"
+    yield Finding("cache folder", present, str(cache), "" if present else remedy)
     temporary = Path(tempfile.gettempdir())
     free = shutil.disk_usage(temporary).free if temporary.is_dir() else 0
     enough = _writable(temporary) and free >= LEAST_FREE

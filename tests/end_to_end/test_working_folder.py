@@ -219,6 +219,20 @@ def test_engines_do_not_execute_it(marker: Path, engine: str, monkeypatch: pytes
         assert opened.run({"x": np.ones((1, 3, 20, 24), np.float32)})["y"].shape == (1, 10)
 
 
+@pytest.mark.parametrize("timed", [False, True])
+def test_engines_write_to_no_file_that_a_link_leads_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: bool
+) -> None:
+    """ONNX Runtime writes $TMPDIR/.ses when it is imported; who else can write there may have put a link."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "thesis.tex").write_text("years of work")
+    (tmp_path / "tmp/.ses").symlink_to(tmp_path / "thesis.tex")
+    with Engine("ort", small.model(), timed=timed):
+        assert (tmp_path / "thesis.tex").read_text() == "years of work"
+    assert os.listdir(tmp_path / "tmp") == [".ses"]
+
+
 def test_builders_do_not_execute_it(marker: Path, tmp_path: Path) -> None:
     (tmp_path / "builders").mkdir()
     zygote = Zygote(tmp_path / "builders", load_target("native"))
