@@ -1,7 +1,6 @@
 """The reference evaluator of onnx on a part of a model: a third reading where two differ.
 
-It is silent about what it is known to compute wrongly (building/misread.py), and about parts with anything that the
-importer folds: that asks the same evaluator, so that there are two readings and no third.
+It is silent about what it is known to compute wrongly (misread.py).
 """
 
 from __future__ import annotations
@@ -14,26 +13,23 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from modelc.frontend.building.fold import KEPT, RANDOM
-from modelc.frontend.building.misread import is_misread
 from modelc.frontend.control.structure import reads
+from modelc.frontend.witness.misread import is_misread
 
 Array = NDArray[Any]
-SHAPES = {"Shape", "Size"}  # their results are constants to the importer
-MOVES = {"Constant", "Identity", "Gather", "Concat", "Squeeze", "Unsqueeze", "Reshape"}  # of constants: no arithmetic
 STATED = 1 << 16  # bytes of a constant that nodes may be told by
 
 
 def refereed(path: str | Path, output: str, given: Mapping[str, Array]) -> Array | None:
     """What the nodes between `given` inputs and `output` of the model's own graph compute, by onnx; None where it
-    cannot say, or is no witness."""
+    cannot say, or is known to be wrong."""
     from onnx.reference import ReferenceEvaluator  # it takes long to import
 
     model = onnx.load(path)
     nodes = _between(model.graph, output, given)
     used = {name for node in nodes for name in reads(node)}
     constants = [tensor for tensor in model.graph.initializer if tensor.name in used]
-    if not is_witness(model, nodes, constants):
+    if is_misread_among(model, nodes, constants):
         return None
     inputs = [onnx.ValueInfoProto(name=name) for name in sorted(used & given.keys())]
     graph = onnx.helper.make_graph(nodes, "part", inputs, [onnx.ValueInfoProto(name=output)], constants)
@@ -46,11 +42,10 @@ def refereed(path: str | Path, output: str, given: Mapping[str, Array]) -> Array
     return np.asarray(results[0] if isinstance(results, list) else results[output])
 
 
-def is_witness(
+def is_misread_among(
     model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], constants: Collection[onnx.TensorProto]
 ) -> bool:
-    """Whether onnx's evaluator says of these nodes of a model something that is right, and that the importer has not
-    from it."""
+    """Whether onnx's evaluator is wrong, or may be, about one of these nodes of a model."""
     version = {entry.domain: entry.version for entry in model.opset_import}.get("", 1)
     stated = {t.name: onnx.numpy_helper.to_array(t) for t in constants if t.ByteSize() <= STATED}
     stated |= {
@@ -60,21 +55,10 @@ def is_witness(
         if node.op_type == "Constant" and attribute.name == "value"
     }
     of_functions = [node for function in model.functions for node in function.node]
-    for node in (*_nested(nodes), *of_functions):
-        if node.domain in ("", "ai.onnx") and is_misread(node, version, [stated.get(x) for x in node.input]):
-            return False
-    return not any(node.op_type not in MOVES for node in _folded(nodes, {tensor.name for tensor in constants}))
-
-
-def _folded(nodes: Sequence[onnx.NodeProto], constants: set[str]) -> Iterator[onnx.NodeProto]:
-    """The nodes, in order, whose inputs are constants to the importer, all of them."""
-    constant_names = {*constants, ""}
-    for node in nodes:
-        if node.op_type in SHAPES:
-            constant_names.update(node.output)
-        elif node.op_type not in KEPT | RANDOM and constant_names.issuperset(reads(node)):
-            constant_names.update(node.output)
-            yield node
+    return any(
+        node.domain in ("", "ai.onnx") and is_misread(node, version, [stated.get(x) for x in node.input])
+        for node in (*_nested(nodes), *of_functions)
+    )
 
 
 def _nested(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
