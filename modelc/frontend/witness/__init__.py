@@ -5,6 +5,7 @@ excerpt.py  some nodes as a model of their own
 restated.py a model in operators that ONNX Runtime takes
 given.py    a model as a package has it, its draws as inputs
 referee.py  the reference evaluator of onnx on a part
+misread.py  what that evaluator computes wrongly
 unsigned.py signed weights stated as unsigned ones
 stated.py   the constants of a file as onnx reads them
 forests.py  ensembles of trees as their attributes state them
