@@ -26,7 +26,7 @@ def refereed(path: str | Path, output: str, given: Mapping[str, Array]) -> Array
     from onnx.reference import ReferenceEvaluator  # it takes long to import
 
     part = part_of(path, output, given)
-    if is_misread_among(part, part.graph.node, part.graph.initializer):
+    if _is_misread(part):
         return None
     try:
         results = ReferenceEvaluator(part).run([output], {x.name: given[x.name] for x in part.graph.input})
@@ -49,12 +49,11 @@ def part_of(path: str | Path, output: str, given: Mapping[str, Array]) -> onnx.M
     return part
 
 
-def is_misread_among(
-    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], constants: Collection[onnx.TensorProto]
-) -> bool:
-    """Whether onnx's evaluator is wrong, or may be, about one of these nodes of a model."""
+def _is_misread(model: onnx.ModelProto) -> bool:
+    """Whether onnx's evaluator is wrong, or may be, about one of the nodes of a model."""
+    nodes = model.graph.node
     version = {entry.domain: entry.version for entry in model.opset_import}.get("", 1)
-    stated = {t.name: onnx.numpy_helper.to_array(t) for t in constants if t.ByteSize() <= STATED}
+    stated = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.ByteSize() <= STATED}
     stated |= {
         node.output[0]: onnx.numpy_helper.to_array(attribute.t)
         for node in nodes
