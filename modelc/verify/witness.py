@@ -19,15 +19,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.frontend.witness.referee import refereed
-from modelc.frontend.witness.surgery import Span, cut, expose, with_constants
+from modelc.frontend.witness.referee import part_of, refereed
+from modelc.frontend.witness.surgery import Span, change_constants, cut, expose, save
 from modelc.scratch import TemporaryFolder
 from modelc.verify.beginning import Apart
 from modelc.verify.compare import ROUNDOFF, distance
@@ -110,38 +110,43 @@ def _decisions(
     otherwise, and whether ours is explained."""
 
     @cache
-    def moved_far() -> list[dict[str, Array]]:
+    def moved_runs() -> list[dict[str, Array]]:
         return [engine.run(moved_by(MOVED * limits.rtol, fed, seed)) for seed in range(MOVES)]
 
-    @cache
-    def moved_little() -> list[dict[str, Array]]:
-        try:
-            return [_moved_with_constants(path, fed, seed) for seed in range(MOVES)]
-        except EngineError:  # a constant of a shape, say, that may not be another
-            return []
+    def moves(piece: Piece, explained: Explanation) -> bool:
+        return piece.may_move(explained) and piece.moves_as_far([run[piece.name] for run in moved_runs()])
 
-    def moves(piece: Piece, explained: Explanation, moved: Callable[[], list[dict[str, Array]]]) -> bool:
-        return piece.may_move(explained) and piece.moves_as_far([run[piece.name] for run in moved()])
+    def moves_by_little(piece: Piece, explained: Explanation) -> bool:
+        return piece.may_move(explained) and piece.moves_as_far(_moved_with_constants(path, piece.name, fed))
 
     decisions = {}
     for piece, explained in in_doubt.items():
         compared = explained.theirs is False and piece.theirs.dtype.kind == "b"  # equal numbers, moved, are not equal
-        if not compared and moves(piece, explained, moved_far if explained.theirs is not False else moved_little):
+        if not compared and (moves if explained.theirs is not False else moves_by_little)(piece, explained):
             decisions[piece.name] = MOVING
             continue
         decision = piece.decided(explained, refereed(path, piece.name, fed))
-        decisions[piece.name] = MOVING if decision == SILENT and moves(piece, explained, moved_far) else decision
+        decisions[piece.name] = MOVING if decision == SILENT and moves(piece, explained) else decision
     return decisions
 
 
-def _moved_with_constants(path: Path, fed: Mapping[str, Array], seed: int) -> dict[str, Array]:
-    """What ONNX Runtime makes of the model at `path` where its inputs and constants are MOVED_LITTLE."""
-    rng = np.random.default_rng(seed)
-    with TemporaryFolder("moved") as folder:
-        other = Path(folder) / "model.onnx"
-        with_constants(path, lambda array: _nudged(array, MOVED_LITTLE, rng), other)
-        with Engine("ort-unoptimised", other, timed=False) as engine:
-            return engine.run(moved_by(MOVED_LITTLE, fed, seed))
+def _moved_with_constants(path: Path, output: str, fed: Mapping[str, Array]) -> list[Array]:
+    """What ONNX Runtime makes of the nodes that an output of the model at `path` is made by, where their inputs and
+    constants are MOVED_LITTLE; nothing where it refuses other constants."""
+    runs = []
+    for seed in range(MOVES):
+        rng = np.random.default_rng(seed)
+        part = part_of(path, output, fed)
+        change_constants(part, partial(_nudged, MOVED_LITTLE, rng))
+        given = moved_by(MOVED_LITTLE, {value.name: fed[value.name] for value in part.graph.input}, seed)
+        try:
+            with TemporaryFolder("moved") as folder:
+                save(part, moved := Path(folder) / "part.onnx")
+                with Engine("ort-unoptimised", moved, timed=False) as engine:
+                    runs.append(engine.run(given)[output])
+        except EngineError:
+            return []
+    return runs
 
 
 def _apart_in_whole(name: str, value: Written, theirs: Array) -> Apart:
@@ -158,8 +163,8 @@ def _is_ordinary(apart: Apart, value: Written, units: float) -> bool:
 def moved_by(share: float, feed: Mapping[str, Array], seed: int) -> dict[str, Array]:
     """The inputs with every float off by a `share` of itself."""
     rng = np.random.default_rng(seed)
-    return {name: _nudged(array, share, rng) if array.dtype.kind == "f" else array for name, array in feed.items()}
+    return {name: _nudged(share, rng, array) if array.dtype.kind == "f" else array for name, array in feed.items()}
 
 
-def _nudged(array: Array, share: float, rng: np.random.Generator) -> Array:
+def _nudged(share: float, rng: np.random.Generator, array: Array) -> Array:
     return np.asarray(array * (1 + share * rng.choice((-1.0, 1.0), array.shape)), array.dtype)

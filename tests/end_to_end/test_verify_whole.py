@@ -189,7 +189,8 @@ def test_an_epsilon_that_the_importer_misreads_is_seen_within_the_tolerance(tmp_
     wrong, right = normalised(tmp_path / "wrong.onnx", 1e-4), normalised(tmp_path / "right.onnx", 1e-5)
     package = compiled(wrong)
     blueprints = blueprints_of(read_package(package), wrong)
-    report = verify_outputs(package, right, blueprints=blueprints)
+    with read_as(right):
+        report = verify_outputs(package, wrong, blueprints=blueprints)
     assert not report.passed and report.first_wrong is None
     assert report.outputs[0].distance.share < 1
     assert re.search(r"is near .*: two readings differ at 'y' \(kernel .*\) by \S+e-05: ", report.sentence())

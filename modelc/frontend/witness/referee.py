@@ -29,21 +29,28 @@ def refereed(path: str | Path, output: str, given: Mapping[str, Array]) -> Array
     cannot say, or is no witness."""
     from onnx.reference import ReferenceEvaluator  # it takes long to import
 
+    part = part_of(path, output, given)
+    if not is_witness(part, part.graph.node, part.graph.initializer):
+        return None
+    try:
+        results = ReferenceEvaluator(part).run([output], {x.name: given[x.name] for x in part.graph.input})
+    except Exception:  # it lacks operators, and dtypes of those that it has: then there is no third reading
+        return None
+    return np.asarray(results[0] if isinstance(results, list) else results[output])
+
+
+def part_of(path: str | Path, output: str, given: Mapping[str, Array]) -> onnx.ModelProto:
+    """The nodes between `given` inputs and `output` of the model's own graph, as a model."""
     model = onnx.load(path)
     nodes = _between(model.graph, output, given)
     used = {name for node in nodes for name in reads(node)}
     constants = [tensor for tensor in model.graph.initializer if tensor.name in used]
-    if not is_witness(model, nodes, constants):
-        return None
-    inputs = [onnx.ValueInfoProto(name=name) for name in sorted(used & given.keys())]
+    kinds = {name: onnx.helper.np_dtype_to_tensor_dtype(given[name].dtype) for name in sorted(used & given.keys())}
+    inputs = [onnx.helper.make_tensor_value_info(name, kind, given[name].shape) for name, kind in kinds.items()]
     graph = onnx.helper.make_graph(nodes, "part", inputs, [onnx.ValueInfoProto(name=output)], constants)
     part = onnx.ModelProto(ir_version=model.ir_version, graph=graph, functions=model.functions)
     part.opset_import.extend(model.opset_import)
-    try:
-        results = ReferenceEvaluator(part).run([output], {x.name: given[x.name] for x in inputs})
-    except Exception:  # it lacks operators, and dtypes of those that it has: then there is no third reading
-        return None
-    return np.asarray(results[0] if isinstance(results, list) else results[output])
+    return part
 
 
 def is_witness(

@@ -146,16 +146,14 @@ def _exposed(model: onnx.ModelProto, names: Iterable[str]) -> tuple[str, ...]:
     return (*there & set(names), *new)
 
 
-def with_constants(path: str | Path, change: Callable[[NDArray[Any]], NDArray[Any]], output: Path) -> None:
-    """Writes the model with its float initializers and Constants, those of bodies too, as `change` makes them."""
-    model = onnx.load(path)
+def change_constants(model: onnx.ModelProto, change: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
+    """Makes of the model's float initializers and Constants, those of bodies too, what `change` makes of them."""
     tensors = [tensor for graph in _graphs(model.graph) for tensor in graph.initializer]
     tensors += [a.t for n in _nodes(model.graph) for a in n.attribute if n.op_type == "Constant" and a.name == "value"]
     for tensor in tensors:
         if tensor.data_type in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
             changed = onnx.numpy_helper.from_array(change(onnx.numpy_helper.to_array(tensor)), tensor.name)
             tensor.CopyFrom(changed)
-    save(model, output)
 
 
 def save(model: onnx.ModelProto, output: Path) -> None:
