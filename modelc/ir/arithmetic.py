@@ -84,9 +84,8 @@ def erf(x: Any) -> Any:
 
 def sigmoid(x: Any) -> Any:
     """1 / (1 + exp(-x)), without overflow."""
-    from scipy import special
-
-    return special.expit(x)
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, np.ones_like(small), small) / (1 + small)
 
 
 def converted(x: Array, dtype: np.dtype[Any]) -> Array:
