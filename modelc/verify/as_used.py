@@ -18,7 +18,7 @@ from modelc.verify.habits import LEAST_RUNS, Judged, Setting, difference
 
 Arrays = dict[str, NDArray[Any]]
 MOST_RUNS = 20  # of a handle
-LEAST_SECONDS, SHARE = 1.0, 0.1  # that all settings may take: at least so long, or so much of what judging took
+LEAST_SECONDS, SHARE = 0.5, 0.1  # that all settings may take: at least so long, or so much of what judging took
 KEPT_BYTES = 1 << 28  # of outputs of the first handle, where all its runs give other numbers
 SETTINGS = {  # the first has half of the time, so that a handle is run often
     "when nobody watches it, on 1 thread": (1, False, 1),

@@ -54,12 +54,14 @@ class Written:
 @dataclass(frozen=True)
 class Limits:
     """What is near: within `atol`, in proportion for what is small all over, and `rtol`; what is computed through
-    16-bit floats as `policy` says. `filters`: some kernel makes fewer multiplications."""
+    16-bit floats as `policy` says. `filters`: some kernel makes fewer multiplications. `units`: so
+    many roundoffs of its scale the roundings of all kernels ordinarily take a value away."""
 
     rtol: float
     atol: float
     policy: Tolerance
     filters: bool
+    units: float
 
 
 @dataclass(frozen=True, eq=False)

@@ -281,7 +281,9 @@ class _Inside:
             return self.judge.explains(name, theirs)
 
         # no piece is equal to the last bit
-        limits = Limits(max(whole.rtol, RTOL), max(whole.atol, ATOL), whole.policy, whole.filters)
+        limits = Limits(
+            max(whole.rtol, RTOL), max(whole.atol, ATOL), whole.policy, whole.filters, whole.ordinary(self.number)
+        )
         try:
             return compare_pieces(model, feed, values, limits, explains, departs)
         except EngineError as error:

@@ -277,8 +277,12 @@ def test_errors_are_shown_as_a_share_of_what_is_allowed() -> None:
 
 
 def test_a_departure_begins_at_the_first_value_beyond_roundoff() -> None:
-    apart = [Apart("k0", "a", 1e-7, False), Apart("k1", "other", 1e-2, True), Apart("k2", "b", 1e-5, True)]
-    apart += [Apart("k3", "c", 1e-3, True), Apart("k4", "y", 0.5, True)]
+    apart = [
+        Apart("k0", "a", 1e-7, 1e-6, False),
+        Apart("k1", "other", 1e-2, 0.1, True),
+        Apart("k2", "b", 1e-5, 1e-4, True),
+    ]
+    apart += [Apart("k3", "c", 1e-3, 1e-2, True), Apart("k4", "y", 0.5, 5.0, True)]
     reads = {"a": ["x"], "b": ["a"], "c": ["b"], "y": ["c"], "other": ["x"]}
     begins = beginning_of(0.5, "y", made_of(reads, "y"), apart)
     assert begins is not None and (begins.value, begins.kernel) == ("b", "k2")
@@ -286,7 +290,11 @@ def test_a_departure_begins_at_the_first_value_beyond_roundoff() -> None:
 
 
 def test_a_choice_begins_at_what_is_chosen_among() -> None:
-    apart = [Apart("k0", "scores", 3e-7, False), Apart("k1", "order", 0.4, True), Apart("k2", "y", 0.4, True)]
+    apart = [
+        Apart("k0", "scores", 3e-7, 3e-6, False),
+        Apart("k1", "order", 0.4, 4.0, True),
+        Apart("k2", "y", 0.4, 4.0, True),
+    ]
     begins = beginning_of(0.4, "y", {"scores", "order", "y"}, apart)
     assert begins is not None and begins.value == "scores"
     assert beginning_of(0.4, "y", {"y"}, apart) is None
@@ -367,6 +375,6 @@ def test_onnx_is_asked_what_it_reads_rightly(tmp_path: Path) -> None:
 def test_numbers_that_become_more_do_not_move_as_far() -> None:
     """What NonMaxSuppression finds on moved inputs may be another number of boxes."""
     ours, theirs = np.zeros((17, 3), np.int64), np.ones((17, 3), np.int64)
-    piece = Piece(Written("k", ("n",), ours), "y", theirs, Span(None, 0), Limits(1e-3, 1e-4, BF16, False))
+    piece = Piece(Written("k", ("n",), ours), "y", theirs, Span(None, 0), Limits(1e-3, 1e-4, BF16, False, 32.0))
     assert not piece.moves_as_far([np.zeros((16, 3), np.int64)])
     assert piece.moves_as_far([np.zeros((17, 3), np.int64)])
