@@ -439,7 +439,11 @@ def test_what_a_target_cannot_list(value: object, sentence: str, tmp_path: Path)
         ("intrinsics.0.operands.B.within", [-64, 64, 1], "expected the least and the largest whole number"),
         ("intrinsics.0.operands.B.within", [-70000, 64], "of those of int16"),
         ("intrinsics.0.implementation", "().__class__", "is no name, call, bitcast, broadcast, widen"),
-        ("intrinsics.0.implementation", 'call("llvm.memcpy.p0", C)', "llvm.memcpy.p0 is not permitted; expected products, sums"),
+        (
+            "intrinsics.0.implementation",
+            'call("llvm.memcpy.p0", C)',
+            "llvm.memcpy.p0 is not permitted; expected products, sums",
+        ),
         ("intrinsics.0.implementation", 'call("llvm.aarch64.neon.sdot", C)', "llvm.aarch64.neon.sdot is not permitted"),
         ("intrinsics.0.roundings", -1, "roundings is -1; expected a whole number from 0"),
         ("intrinsics.0.throughput", 0, "throughput is 0; expected a positive number"),
