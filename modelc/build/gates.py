@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from modelc.build.kept import MANIFEST
 from modelc.build.matrix import Gates, Model
+from modelc.build.summary import RATIO
 from modelc.errors import ModelcError, ToolchainError
 from modelc.package import Package, lacking, machine_of, read_choices
 from modelc.package.read import sha256_of
@@ -81,7 +82,7 @@ def timed(
     too. `baseline` is the package of before."""
     gates, why = model.gates, _cannot_time(package)
     for engine, least in gates.ratios.items():
-        yield _beside(engine, least, model, package, inputs, say) if not why else _skipped(f"min-ratio {engine}", why)
+        yield _beside(engine, least, model, package, inputs, say) if not why else _skipped(f"{RATIO}{engine}", why)
     for gate, floor in gates.slowdowns.items():
         if why and gate != INSTRUCTIONS:
             yield _skipped(gate, why)
@@ -138,7 +139,7 @@ def _beside(
 ) -> GateResult:
     from modelc.verify.bench import bench
 
-    gate = f"min-ratio {engine}"
+    gate = f"{RATIO}{engine}"
     try:
         report = bench(package.path, [engine], model.path, 1, SECONDS, say, inputs=inputs)
     except ModelcError as error:

@@ -17,7 +17,7 @@ from repository import ROOT
 
 from modelc.cli import VERBS
 from modelc.codegen import llvm_check
-from modelc.codegen.intrinsics.check import check_intrinsics
+from modelc.codegen.intrinsics.checked import check_intrinsics
 from modelc.codegen.kernels import llvm_machine
 from modelc.compile.reduction import judged
 from modelc.measure.pool import Zygote
