@@ -1,4 +1,5 @@
-"""The errors that modelc raises for a user's mistakes, and what becomes of its own.
+"""The errors that modelc raises for a user's mistakes, and what becomes of its own. Their root, ModelcError, and what
+loading and running a package raises are the runtime's, which imports nothing of ours.
 
 Each is a sentence: what was expected, what was found, where, and what to do about it. The command line prints it
 without a traceback and exits with `exit_code`. Anything else that escapes is a bug of modelc: `blaming` makes it an
@@ -11,15 +12,8 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-
-class ModelcError(Exception):
-    """A mistake in what modelc was given. `str(error)` is the sentence that the user reads."""
-
-    exit_code = 2
-
-
-class ModelError(ModelcError):
-    """The model: not an ONNX file, an unknown operator, a free dimension, a wrong shape."""
+from modelc.runtime.files import ModelcError as ModelcError
+from modelc.runtime.files import ModelError as ModelError
 
 
 class NotKnown(ModelError):

@@ -17,6 +17,7 @@ from repository import ROOT
 HOUSE = ROOT / "modelc"
 
 ROOMS = (  # from the top
+    "runtime",
     "errors",
     "scratch",
     "signals",
@@ -31,7 +32,6 @@ ROOMS = (  # from the top
     "partition",
     "layout",
     "space",
-    "runtime",
     "package",
     "codegen",
     "plan",
