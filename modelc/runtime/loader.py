@@ -155,9 +155,27 @@ class Library:
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None, check: bool = False, seed: int = 0) -> Model:
-    """Opens the package in folder or .zip `path`, which executes its library, after its checksum has been compared.
-    `threads` None: what affinity and cgroup allow. `check`: compare the checksum of every file, which reads all of
-    params.bin. `seed`: of the random numbers that the model draws, from 0 to 2^64 - 1. Raises ModelError."""
+    """Opens a package to run it. This executes the library in it, after its checksum has been compared.
+
+    Args:
+        path: The package: a folder, or a .zip.
+        threads: On how many threads it runs. Default: what affinity and cgroup allow.
+        check: Whether the checksum of every file is compared, which reads all of params.bin.
+        seed: Of the random numbers that the model draws, from 0 to 2^64 - 1.
+
+    Returns:
+        A Model, which `with` closes: `run({"x": array})` gives the outputs by name; `inputs` and `outputs` are those of
+        its first variant, each with name, dtype and shape.
+
+    Raises:
+        ModelError: The package is damaged, or for another machine; in a run, that inputs do not fit.
+
+    Example:
+        >>> with modelc.load("net.modelc", threads=1) as model:
+        ...     outputs = model.run({"x": np.ones((1, 3, 20, 24), np.float32)})
+        >>> outputs["y"].dtype, outputs["y"].shape
+        (dtype('float32'), (1, 10))
+    """
     return Model(os.fspath(path), threads, check, seed)
 
 

@@ -22,7 +22,7 @@ ROOMS = (  # from the top
     "scratch",
     "signals",
     "python_worker",
-    "callable_room",
+    "verb",
     "policy",
     "ir",
     "target",
