@@ -14,8 +14,9 @@ from modelc.database.compare import comparable
 from modelc.database.record import Conditions, Record
 from modelc.errors import ConfigError, InputError
 from modelc.report import charts
-from modelc.report.facts import package_facts, size
+from modelc.report.facts import package_facts
 from modelc.report.page import Column, Section, html, write_page
+from modelc.runtime.shown import size
 from modelc.verb import Progress, asked_by
 from modelc.verify.diff import diff
 

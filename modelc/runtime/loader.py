@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.runtime.files import AGAIN, MANIFEST, LibraryFile, ModelError, checked_files, folder_of
+from modelc.runtime.shown import boundary, page, table
 
 LINE_BYTES = 64  # of a cache line
 KEPT_OUTPUTS = 2  # of each output: while the last result is looked at, the next is computed
@@ -307,6 +308,25 @@ class Model:
                 for bound in self._bounds:
                     for output in bound.outputs:
                         output.kept.clear()
+
+    def __repr__(self) -> str:
+        if not self._handle:
+            return f"Model({self.metadata.get('name')!r}, closed)" if hasattr(self, "metadata") else "Model(closed)"
+        variants = "; ".join(boundary(*variant) for variant in self.variants)
+        return f"Model({self.metadata.get('name')!r}: {variants}; {self.threads} thread(s))"
+
+    def _repr_html_(self) -> str:
+        """The kernels, with a bar for what each took since profile_start(), or for its arithmetic."""
+        if not self._handle:
+            return page(repr(self))
+        steps = self.profile_read(0)
+        timed = any(step.calls for step in steps)
+        rows = [
+            (s.name, f"{1e6 * s.seconds / max(s.calls, 1):.1f}" if timed else "", f"{1e-6 * s.flops:.3g}")
+            for s in steps
+        ]
+        bars = [step.seconds if timed else step.flops for step in steps]
+        return page(repr(self), table(("kernel", "us", "MFLOP"), rows, bars))
 
     def __enter__(self) -> Model:
         return self
