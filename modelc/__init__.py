@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # what editors and mypy see; a test compares it with _HOMES
     from modelc.compile import targets as targets
     from modelc.compile.describe import inspect as inspect
     from modelc.compile.doctor import Finding as Finding
-    from modelc.compile.doctor import examined as doctor  # noqa: F401
+    from modelc.compile.doctor import doctor as doctor
     from modelc.compile.reduction import Reduced as Reduced
     from modelc.compile.reduction import reduce as reduce
     from modelc.compile.result import CompileResult as CompileResult
@@ -76,7 +76,7 @@ _HOMES = {  # functions, in the order of docs/api.md; namespaces; what functions
     "diff": ("modelc.verify.diff", "diff"),
     "report": ("modelc.report.command", "report"),
     "reduce": ("modelc.compile.reduction", "reduce"),
-    "doctor": ("modelc.compile.doctor", "examined"),
+    "doctor": ("modelc.compile.doctor", "doctor"),
     "register_rule": ("modelc.space.rules.derivation", "register_rule"),
     "targets": ("modelc.compile", "targets"),
     "database": ("modelc", "database"),

@@ -91,13 +91,15 @@ def _bound(
     name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> inspect.BoundArguments:
     """The arguments by name. Raises TypeError, as Python does, with the name that was meant."""
+    listed = f"help(modelc.{name}) lists its arguments"
+    for unknown in kwargs.keys() - signature.parameters.keys():
+        close = get_close_matches(unknown, signature.parameters, 1)
+        hint = f"did you mean {close[0]!r}?" if close else listed
+        raise TypeError(f"modelc.{name}() got an unexpected keyword argument {unknown!r}; {hint}")
     try:
         return signature.bind(*args, **kwargs)
     except TypeError as error:
-        unknown = next((key for key in kwargs if key not in signature.parameters), None)
-        close = get_close_matches(unknown, signature.parameters, 1) if unknown is not None else []
-        hint = f"; did you mean {close[0]!r}?" if close else f"; help(modelc.{name}) lists its arguments"
-        raise TypeError(f"modelc.{name}() {error}{hint}") from None
+        raise TypeError(f"modelc.{name}() {error}; {listed}") from None
 
 
 def _passing(name: str, callback: str, given: Any) -> Any:

@@ -45,7 +45,7 @@ class Watching(Protocol):
 class BuildRequest:
     """What modelc.build is asked for; it says what each field is."""
 
-    source: str | Path = NAME
+    source: str | Path = field(default=NAME, kw_only=False)
     only: Sequence[str] = ()
     shard: str = ""
     jobs: int | None = None

@@ -45,7 +45,7 @@ class Finding:
         return asdict(self)
 
 
-def examined() -> tuple[Finding, ...]:
+def doctor() -> tuple[Finding, ...]:
     """Looks at what modelc works with on this machine: compilers, emulators, engines, folders.
 
     Returns:

@@ -336,10 +336,21 @@ def tune(request: TuneRequest) -> tuple[TuneResult, ...]:
             that they have in common are tuned once, and of what is said of inputs each takes what names its own.
         target: As of modelc.compile; with a `runner` that is a board it has to be named.
         budget: What measuring may take: a time, "90s", "5m", "2h", or a number of measurements, "2000".
+        shapes: As of modelc.compile.
+        dims: Likewise.
+        constants: Likewise.
+        inputs: Likewise.
+        states: Likewise.
+        pad_dims: Likewise.
+        pad_values: Likewise.
+        bounds: Likewise.
+        config: Likewise.
+        precision: Likewise.
+        database: Likewise.
+        progress: Likewise.
         output: Where the package goes, or of several models the folder of their packages MODEL.modelc, which is made
             where there is none. Default: MODEL.modelc in the working folder.
-        shapes: As of modelc.compile, like all others that are not listed here.
-        explorer: What proposes schedules: see `modelc tune --help`.
+        explorer: What proposes schedules: evolve, ppo, random or construct (docs/tune.md).
         seed: Determines what is proposed.
         threads: On how many threads kernels run.
         watch: Is told how tuning stands after each round, `watch(standing)`; an exception from it ends the call.
@@ -357,9 +368,10 @@ def tune(request: TuneRequest) -> tuple[TuneResult, ...]:
         DatabaseError: The database cannot be read or written.
 
     Example:
-        >>> (result,) = modelc.tune("net.onnx", budget="4", output="tuned.modelc", shapes={"x": (1, 3, 20, 24)})
+        >>> shapes = {"x": (1, 3, 20, 24)}
+        >>> (result,) = modelc.tune("net.onnx", budget="4", output="t.modelc", shapes=shapes, database="measured.db")
         >>> result.path.name, result.search.trials
-        ('tuned.modelc', 4)
+        ('t.modelc', 4)
     """
     one = UNNAMED if request.output is None else Path(request.output).stem or UNNAMED
     name = one if len(request.several) == 1 else UNNAMED
