@@ -1,4 +1,5 @@
-"""The errors that modelc raises for a user's mistakes, and what becomes of its own.
+"""The errors that modelc raises for a user's mistakes, and what becomes of its own. Their root, ModelcError, and what
+loading and running a package raises are the runtime's, which imports nothing of ours.
 
 Each is a sentence: what was expected, what was found, where, and what to do about it. The command line prints it
 without a traceback and exits with `exit_code`. Anything else that escapes is a bug of modelc: `blaming` makes it an
@@ -12,21 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from modelc import DISTRIBUTION
+from modelc.runtime.files import ModelcError as ModelcError
+from modelc.runtime.files import ModelError as ModelError
 
 
 def extra(name: str) -> str:
     """The command that installs what an extra of ours needs."""
     return f"pip install '{DISTRIBUTION}[{name}]'"
-
-
-class ModelcError(Exception):
-    """A mistake in what modelc was given. `str(error)` is the sentence that the user reads."""
-
-    exit_code = 2
-
-
-class ModelError(ModelcError):
-    """The model: not an ONNX file, an unknown operator, a free dimension, a wrong shape."""
 
 
 class NotKnown(ModelError):

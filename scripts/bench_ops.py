@@ -145,7 +145,7 @@ def compiled(
 
 def timed(package: Path, model: Path, against: Sequence[str], threads: int, seconds: float, say: Say) -> Row:
     """What modelc.bench finds, in microseconds; `best` is the ratio to the fastest peer."""
-    found = modelc.bench(package, against, model, threads, seconds, say, peak=True)
+    found = modelc.bench(package, against, model, threads, seconds, lambda stage, text: say(text), peak=True)
     engines = found["engines"]
     return {
         "threads": threads,

@@ -70,7 +70,9 @@ def measured(name: str, budget: str, target: Target, arguments: argparse.Namespa
     )
     against = [NARROW.get(p, p) if arguments.precision == "bf16" else p for p in arguments.against]
     engines = [str(untuned), *against]
-    timed = modelc.bench(tuned, engines, model, arguments.threads, arguments.seconds, say)
+    timed = modelc.bench(
+        tuned, engines, model, arguments.threads, arguments.seconds, lambda stage, text: say(f"{stage} {text}")
+    )
     ms = {key: one["median_ms"] for key, one in timed["engines"].items()}
     ms["untuned"] = ms.pop(str(untuned))
     row = found.to_json()

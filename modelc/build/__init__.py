@@ -13,7 +13,3 @@ gates.py     what is asked of a package
 summary.py   build.json, JUnit XML, a page in Markdown
 command.py   the command: a BuildRequest becomes packages and a BuildResult
 """
-
-from modelc.callable_room import make_callable
-
-make_callable(__name__, "modelc.build.command", "build")

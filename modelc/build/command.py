@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +24,6 @@ from modelc.build.look import looked_at, unverifiable
 from modelc.build.matrix import NAME, read_matrix
 from modelc.build.output import check_places, output_of
 from modelc.build.summary import BEGINNINGS, SCHEMA, VERSION, junit, markdown, packages_of, read_build
-from modelc.compile.request import called_by_fields
 from modelc.database import Database, database_for
 from modelc.database.consulted import Consulted
 from modelc.errors import ConfigError, PackageError
@@ -31,6 +31,7 @@ from modelc.measure.where import Where
 from modelc.package import Package, read_package
 from modelc.package.write import folder_for_packages
 from modelc.scratch import make_private, user_cache
+from modelc.verb import Progress, asked_by
 
 LONGEST = 1000  # characters of why a cell failed
 
@@ -43,14 +44,9 @@ class Watching(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
-    """The cells of `source`, a modelc.yaml: of those that fit one of the patterns `only` the share `shard` (K/N). At
-    most `jobs` are made at a time, here, or by the workers of `cluster` (dask://HOST:PORT). What was made before is
-    kept in `cache` (the user's own), and taken where key and checksums are right. `baseline` is a build.json that
-    max-slowdown is measured against. With `allow_code`, what the file names to be executed is: metrics and the runners
-    of targets that are tuned. `dry_run` says what would be made. `database` as of a Request. `output` is the
-    folder in place of that which the file names."""
+    """What modelc.build is asked for; it says what each field is."""
 
-    source: str | Path = NAME
+    source: str | Path = field(default=NAME, kw_only=False)
     only: Sequence[str] = ()
     shard: str = ""
     jobs: int | None = None
@@ -62,7 +58,7 @@ class BuildRequest:
     dry_run: bool = False
     database: str | Path | bool = True
     watch: Watching | None = None
-    progress: Callable[[str], None] | None = None
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +111,7 @@ def build_request(request: BuildRequest) -> BuildResult:
     """Builds what a BuildRequest says. Whatever ends it, cells that are made are kept, and the same call goes on.
     Raises ConfigError that says everything that is missing, before anything is compiled."""
     begun = time.monotonic()
-    say = request.progress or (lambda text: None)
+    say = partial(request.progress or (lambda stage, text: None), "build")
     matrix = read_matrix(Path(request.source))
     if request.shard:
         parse_shard(request.shard)
@@ -324,4 +320,38 @@ def _written(build: Mapping[str, Any], places: Mapping[str, Path]) -> tuple[Path
     return tuple(places.values())
 
 
-build = called_by_fields(BuildRequest, build_request)
+@asked_by(BuildRequest)
+def build(request: BuildRequest) -> BuildResult:
+    """Builds the models of a modelc.yaml for its targets and precisions, and holds the packages to its gates.
+
+    What was built before is kept, and proven by its key and checksums. Whatever ends the call, cells that are made are
+    kept, and the same call goes on. build.json, build.junit.xml and build.md lie beside the packages.
+
+    Args:
+        source: The modelc.yaml.
+        only: Patterns MODEL:TARGET:PRECISION, with * and ?, of the cells that are asked for. Default: all.
+        shard: "K/N": of these cells every N-th, from the K-th on.
+        jobs: Cells that are made at a time. Default: the processors that may be used.
+        cluster: The scheduler of a Dask cluster whose workers make them, "dask://HOST:PORT". Default: this machine.
+        cache: The folder of cells that were made before. Default: the user's own.
+        output: The folder for the packages, in place of the one that the file names.
+        baseline: The build.json of an earlier build with its packages, which the gate max-slowdown is measured against.
+        allow_code: Whether what the file names is executed: metrics, and the runners of targets that are tuned.
+        dry_run: Whether it is only said what would be made.
+        database: As of modelc.compile.
+        watch: Has a method `stands(done, total, text)`, which is told how many cells are made.
+        progress: Is told what becomes of each cell, `progress(stage, text)`; an exception from it ends the call.
+
+    Returns:
+        A BuildResult: `passed`, and what build.json says.
+
+    Raises:
+        ConfigError: Everything that is missing or wrong in the file, before anything is compiled.
+        PackageError: A folder cannot be written.
+
+    Example:
+        >>> result = modelc.build("modelc.yaml", only=["net:*:*"], dry_run=True)
+        >>> [cell["outcome"] for cell in result.build["cells"]]
+        ['to build']
+    """
+    return build_request(request)

@@ -141,7 +141,7 @@ def _beside(
 
     gate = f"{RATIO}{engine}"
     try:
-        report = bench(package.path, [engine], model.path, 1, SECONDS, say, inputs=inputs)
+        report = bench(package.path, [engine], model.path, 1, SECONDS, lambda stage, text: say(text), inputs=inputs)
     except ModelcError as error:
         return GateResult(gate, FAILED, str(error))
     ratio = report["ratio"][engine]

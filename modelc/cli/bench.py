@@ -88,7 +88,7 @@ def bench(
     with bar() as view:
         shares = {"timing": 1.0 + len(set(engines)), **dict.fromkeys(comparisons, 3.0)}  # of engines, each some seconds
         follow = Staged(view, shares, lines=False).follow
-        report = bench_package(package, engines, model, threads, seconds, partial(follow, "timing"), peak, data)
+        report = bench_package(package, engines, model, threads, seconds, follow, peak, data)
         for stage, (other, what) in comparisons.items():
             judging = slower if what == "slower" else slower_kernels
             verdict = judging(Pair.of(package, other, data), floors[what], threads, seconds, partial(follow, stage))

@@ -69,7 +69,7 @@ def build(
                 dry_run=dry_run,
                 database=database_of(database, no_database),
                 watch=view,
-                progress=view.say,
+                progress=lambda stage, text: view.say(text),
             )
         )
     if as_json:

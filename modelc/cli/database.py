@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,14 +11,11 @@ import click
 
 from modelc.cli.number import Finite
 from modelc.cli.output import complain, json_option, print_json, say, show, size, write
-from modelc.errors import DatabaseError
-from modelc.scratch import beside
 
 if TYPE_CHECKING:
     from modelc.database.exchange import Taken
 
 F = TypeVar("F", bound=Callable[..., Any])
-DAY = 86400.0
 
 
 def _file(function: F) -> F:
@@ -42,32 +36,26 @@ def database() -> None:
 @json_option
 def show_(tasks: bool, target: str | None, database: Path | None, as_json: bool) -> None:
     """Says what was measured for which targets, by which versions of the code."""
-    from modelc.database import Database, code_version, default_place
-    from modelc.database.summary import lines
+    from modelc.database import show as shown
 
-    ours = code_version()
-    with Database(database or default_place(), write=False) as opened:
-        counts = opened.counts()
-        listed = [line for line in lines(opened, target) if line.conditions.version.startswith(ours)] if tasks else []
-        bytes_ = opened.path.stat().st_size
-    notes = _noted(opened.note)
+    seen = shown(database, tasks, target)
+    _noted(*seen["notes"])
     if as_json:
-        groups = [asdict(count) for count in counts]
-        summary = {"path": str(opened.path), "bytes": bytes_, "modelc": ours, "groups": groups, "notes": notes}
-        print_json("database-show", summary | ({"tasks": [asdict(line) for line in listed]} if tasks else {}))
+        print_json("database-show", seen)
         return
-    say(f"{opened.path}, {size(bytes_)}; this modelc is {ours}")
+    ours = seen["modelc"]
+    say(f"{seen['path']}, {size(seen['bytes'])}; this modelc is {ours}")
     rows = [
         (
-            count.target,
-            count.version + (" (this)" if count.version.startswith(ours) else ""),
-            str(count.threads),
-            str(count.tasks),
-            str(count.records),
-            str(count.failures),
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(count.last)),
+            count["target"],
+            count["version"] + (" (this)" if count["version"].startswith(ours) else ""),
+            str(count["threads"]),
+            str(count["tasks"]),
+            str(count["records"]),
+            str(count["failures"]),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(count["last"])),
         )
-        for count in counts
+        for count in seen["groups"]
     ]
     show(("target", "version", "threads", "tasks", "records", "failed", "last"), rows)
     if tasks:
@@ -76,17 +64,17 @@ def show_(tasks: bool, target: str | None, database: Path | None, as_json: bool)
             ("task", "outputs", "threads", "constants", "records", "failed", "untuned us", "best us", "gain"),
             [
                 (
-                    line.task,
-                    line.outputs,
-                    str(line.conditions.threads),
-                    line.conditions.constants,
-                    str(line.records),
-                    str(line.failures),
-                    f"{1e6 * line.untuned_seconds:.2f}" if line.untuned_seconds else "",
-                    f"{1e6 * line.best_seconds:.2f}" if line.best_seconds else "",
-                    f"{line.untuned_seconds / line.best_seconds:.2f}" if line.best_seconds else "",
+                    line["task"],
+                    line["outputs"],
+                    str(line["conditions"]["threads"]),
+                    line["conditions"]["constants"],
+                    str(line["records"]),
+                    str(line["failures"]),
+                    f"{1e6 * line['untuned_seconds']:.2f}" if line["untuned_seconds"] else "",
+                    f"{1e6 * line['best_seconds']:.2f}" if line["best_seconds"] else "",
+                    f"{line['untuned_seconds'] / line['best_seconds']:.2f}" if line["best_seconds"] else "",
                 )
-                for line in listed
+                for line in seen["tasks"]
             ],
         )
 
@@ -100,32 +88,23 @@ def show_(tasks: bool, target: str | None, database: Path | None, as_json: bool)
 def export(output: Path | None, target: str | None, version: str | None, database: Path | None, as_json: bool) -> None:
     """Writes records as JSON lines; with -o, and --json, says how many."""
     from modelc.database import Database, default_place
+    from modelc.database import export as exported_to
     from modelc.database.exchange import exported
 
     if as_json and output is None:
         raise click.UsageError("--json says how many records went to -o FILE; without that they are JSON lines anyway")
-    with Database(database or default_place(), write=False) as opened:
-        lines = exported(opened, target, version)
-        if output is None:
-            for line in lines:
+    if output is None:
+        with Database(database or default_place(), write=False) as opened:
+            for line in exported(opened, target, version):
                 write(line + "\n")
             _noted(opened.note)
-            return
-        count = 0
-        try:
-            with beside(output, folder=False) as made:
-                with made.open("w") as file:
-                    for line in lines:
-                        file.write(line + "\n")
-                        count += line.startswith('{"record"')
-                os.replace(made, output)
-        except OSError as error:
-            raise DatabaseError(f"{output} cannot be written: {error.strerror}") from None
-    notes = _noted(opened.note)
+        return
+    written = exported_to(output, database, target, version)
+    notes = _noted(written.note)
     if as_json:
-        print_json("database-export", {"records": count, "notes": notes})
+        print_json("database-export", {"records": written.records, "notes": notes})
     else:
-        say(f"{count} records were written to {output}")
+        say(f"{written.records} records were written to {output}")
 
 
 @database.command("import")
@@ -134,16 +113,9 @@ def export(output: Path | None, target: str | None, version: str | None, databas
 @json_option
 def import_(file: Path, database: Path | None, as_json: bool) -> None:
     """Adds records that export wrote ("-": from stdin). Every line is checked, and all are added or none."""
-    from modelc.database import Database, default_place
-    from modelc.database.exchange import imported, lines_of
+    from modelc.database import import_ as imported
 
-    try:
-        stream = sys.stdin.buffer if str(file) == "-" else file.open("rb")
-        with stream, Database(database or default_place()) as opened:
-            taken = imported(opened, lines_of(stream, str(file)), str(file))
-    except OSError as error:
-        raise DatabaseError(f"{file} cannot be read: {error.strerror}") from None
-    _taken([taken], as_json)
+    _taken([imported(file, database)], as_json)
 
 
 @database.command("merge")
@@ -153,14 +125,9 @@ def import_(file: Path, database: Path | None, as_json: bool) -> None:
 def merge(others: tuple[Path, ...], database: Path | None, as_json: bool) -> None:
     """Adds the records of other databases, checked like what is imported: of each file all, or none; but what is
     damaged there is left out."""
-    from modelc.database import Database, default_place
-    from modelc.database.exchange import merged
+    from modelc.database import merge as merged
 
-    for other in others:
-        Database(other, write=False).close()  # before a database is made of nothing
-    with Database(database or default_place()) as opened:
-        taken = [merged(opened, other) for other in others]
-    _taken(taken, as_json)
+    _taken(merged(others, database), as_json)
 
 
 @database.command("prune")
@@ -181,27 +148,18 @@ def prune(
     as_json: bool,
 ) -> None:
     """Removes the records that satisfy all given conditions."""
-    from modelc.database import Database, code_version, default_place
+    from modelc.database import prune as pruned
 
     conditions = stale or failed or target is not None or older_than is not None
     if not (conditions or damaged):
         raise click.UsageError("say which records are to go: --stale, --target, --older-than, --failed; or --damaged")
     if conditions and damaged:
         raise click.UsageError("--damaged goes with no other flag: what is damaged does not say what it is of")
-    with Database(_there(database or default_place())) as opened:
-        before = None if older_than is None else time.time() - older_than * DAY
-        stale_version = code_version() if stale else None
-        count = opened.remove_damaged() if damaged else opened.prune(target, stale_version, before, failed)
+    count = pruned(database, stale, target, older_than, failed, damaged)
     if as_json:
         print_json("database-prune", {"removed": count})
     else:
         say(f"{count} records were removed")
-
-
-def _there(path: Path) -> Path:
-    if not os.path.lexists(path):
-        raise DatabaseError(f"there is no database {path}")
-    return path
 
 
 def _noted(*notes: str) -> list[str]:

@@ -23,7 +23,7 @@ def diff(before: Path, after: Path, no_times: bool, every: bool, as_json: bool) 
     from modelc.verify.diff import diff as compare
 
     with progress("comparing") as then:
-        seen = compare(before, after, not no_times, then)
+        seen = compare(before, after, not no_times, lambda stage, text: then(text))
     if as_json:
         print_json("diff", seen)
         return

@@ -12,7 +12,7 @@ from modelc.cli.output import json_option, print_json, progress, say, show
 def doctor(as_json: bool) -> int:
     """Looks at what modelc works with on this machine: compilers, emulators, engines, folders. What is missing is named
     with the command that brings it."""
-    from modelc.compile.doctor import examined
+    from modelc.compile.doctor import doctor as examined
 
     with progress("looking"):
         findings = examined()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from modelc.errors import OutputError
+from modelc.runtime.shown import size as size
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -220,12 +221,3 @@ def console_width() -> int:
 
 def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "KB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"

@@ -51,16 +51,21 @@ def reduce(
 ) -> int:
     """Makes a failing model small: the few nodes that modelc refuses, computes wrongly or stumbles over, with inputs
     that show it."""
-    from modelc.compile.inputs import Flags
     from modelc.compile.reduction import reduce as reduced
 
-    place = output or Path(f"{model.stem}-reduced.onnx")
-    given = (("--target", target), ("--config", config), ("--precision", precision))
-    options = [word for name, value in given if value is not None for word in (name, value)]
-    flags = Flags(**fixed(shapes, dims, constants), **kept(states, bounds))
-    data = given_data(inputs, model)
+    given = fixed(shapes, dims, constants) | kept(states, bounds) | {"inputs": given_data(inputs, model)}
     with progress("reading the model") as then:
-        reduction = reduced(model, place, flags, options, data, seed, seconds, then)
+        reduction = reduced(
+            model,
+            output,
+            target,
+            config,
+            precision,
+            **given,
+            seed=seed,
+            seconds=seconds,
+            progress=lambda stage, text: then(text),
+        )
     if as_json:
         print_json("reduce", reduction.to_json())
     else:

@@ -31,7 +31,7 @@ def report(subject: Path, against: Path | None, output: Path, threads: int, as_j
     from modelc.report.command import ReportRequest, report_request
 
     with progress("reading") as then:
-        path = report_request(ReportRequest(subject, output, against, threads, then))
+        path = report_request(ReportRequest(subject, output, against, threads, lambda stage, text: then(text)))
     if as_json:
         print_json("report", {"report": str(path), "bytes": path.stat().st_size})
         return

@@ -1,4 +1,4 @@
-"""A model and a target go in, a verified package comes out; `modelc.compile(...)` calls command.compile.
+"""A model and a target go in, a verified package comes out.
 
 config.py        the configuration: defaults, and what a user's file changes
 inputs.py        what of a model's inputs is fixed, by flags, data and configuration
@@ -20,8 +20,5 @@ arrays.py        files of arrays, read and written
 explain.py       why a package's kernels are as they are
 doctor.py        what modelc works with on this machine
 describe.py      `inspect`: what a model or a package is
+targets.py       `modelc.targets`
 """
-
-from modelc.callable_room import make_callable
-
-make_callable(__name__, "modelc.compile.command", "compile")

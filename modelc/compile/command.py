@@ -13,7 +13,7 @@ from modelc.compile.config import Inputs
 from modelc.compile.inputs import as_chosen, made_for
 from modelc.compile.limits import Limits
 from modelc.compile.pipeline import Run, default_threads
-from modelc.compile.request import CompileRequest, called_by_fields, named_target
+from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
 from modelc.compile.stages import STAGES, Stages
 from modelc.database import database_for
@@ -30,7 +30,7 @@ from modelc.target import load_target
 def compile_request(request: CompileRequest) -> CompileResult:
     """Compiles an ONNX model to a package, as a CompileRequest says. Raises ModelcError; VerificationError where the
     package is wrong, and then there is none unless `keep_unverified`."""
-    path = Path(request.model)
+    path = request.path
     target, otherwise = named_target(request.target), None
     request.form(target.triple if target else "")  # what makes no sense is said before any work
     limits = Limits(request.max_params, request.max_arena, request.max_library)
@@ -94,8 +94,8 @@ def _recipe(request: CompileRequest, locked: Choices | None) -> Recipe | Packing
         if request.choices is not None:
             raise ConfigError("--choices says what weights are stored as: give either --weights or --choices")
         request.say("quantize", f"weights {request.weights}")
-        with blaming(f"model {request.model}"):
-            return packing_of(request.model, request.weights, request.block or BLOCK)
+        with blaming(f"model {request.path}"):
+            return packing_of(request.path, request.weights, request.block or BLOCK)
     recipe = request.recipe if request.recipe is not None else locked.recipe if locked is not None else None
     if recipe is not None:
         return recipe
@@ -120,6 +120,3 @@ def _quantized(path: Path, recipe: Recipe | Packing, request: CompileRequest, st
     if request.emit_onnx is not None:
         emit_quantized(proto, Path(request.emit_onnx))
     return folder / path.name
-
-
-compile = called_by_fields(CompileRequest, compile_request)

@@ -8,7 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from modelc.compile.inputs import GivenShapes, dim_sizes, shape_sets
 from modelc.errors import InputError, blaming
+from modelc.frontend.load.given import ModelSource, model_file
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.onnx import unsupported
 from modelc.frontend.steering.flags import Given, Shapes, looked_at
@@ -19,22 +21,55 @@ from modelc.frontend.witness.surgery import summary
 
 
 def inspect(
-    path: str | os.PathLike[str],
-    shapes: Sequence[Shapes] = (),
+    path: ModelSource,
+    shapes: GivenShapes | Sequence[GivenShapes] = (),
     dims: Mapping[str, int | Sequence[int]] | None = None,
     constants: Mapping[str, Given] | None = None,
     states: Mapping[str, str] | None = None,
     bounds: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """A package: its manifest in short, every checksum compared. An ONNX file: inputs, outputs, operators,
-    dtypes, the flags that fix its free dimensions, the inputs that look like steering constants or states, sizes that
-    data decides, and each node that cannot be compiled with the reason, all after what `shapes`, `dims` and
-    `constants` fix, as of compile, and but for the states and sizes that `states` and `bounds` name."""
-    place = Path(path)
+    """Says what a model or a package is, without compiling or running anything.
+
+    Args:
+        path: A package, or a model: a path, the bytes of an ONNX file, or an onnx.ModelProto.
+        shapes: What is fixed of a model's inputs, as of modelc.compile, before it is looked at.
+        dims: Likewise.
+        constants: Likewise.
+        states: Inputs that are known to be states, and are not listed as what could be some.
+        bounds: Sizes whose bounds are known.
+
+    Returns:
+        By the key `kind` what it is. Of a `package` its manifest in short, with every checksum compared. Of a `model`
+        inputs, outputs, operators and dtypes; `free` the flags that fix free dimensions; `steering` and `states` the
+        inputs that look like such; `sizes` what data decides; `unsupported` each node that cannot be compiled, with the
+        reason.
+
+    Raises:
+        ModelError: The file is no ONNX model, or an argument names what it has not.
+        PackageError: The package is damaged.
+        InputError: A package is given, and something to be fixed.
+
+    Example:
+        >>> seen = modelc.inspect("net.onnx")
+        >>> seen["supported"], seen["free"]
+        (True, ['--dim batch=?', '--dim h=?', '--dim w=?'])
+    """
+    with model_file(path) as place:
+        return _inspected(place, shape_sets(shapes), dim_sizes(dims or {}), constants or {}, states or {}, bounds or {})
+
+
+def _inspected(
+    place: Path,
+    shapes: Sequence[Shapes],
+    dims: Mapping[str, Sequence[int]],
+    constants: Mapping[str, Given],
+    states: Mapping[str, str],
+    bounds: Mapping[str, int],
+) -> dict[str, Any]:
     folder = os.path.isdir(place) or place.suffix == ".zip"
     with blaming(f"{'package' if folder else 'model'} {place}"):
         if not folder:
-            return _model(place, next(iter(shapes), {}), dims or {}, constants or {}, states or {}, bounds or {})
+            return _model(place, next(iter(shapes), {}), dims, constants, states, bounds)
         if shapes or dims or constants or states or bounds:
             raise InputError("the inputs of a package are fixed: flags that fix or bound them are for models")
         from modelc.package.describe import described  # a look at a model needs nothing of what packages are made with
@@ -49,15 +84,13 @@ def _state(one: StateCandidate) -> dict[str, Any]:
 def _model(
     path: Path,
     shapes: Shapes,
-    dims: Mapping[str, int | Sequence[int]],
+    dims: Mapping[str, Sequence[int]],
     constants: Mapping[str, Given],
     states: Mapping[str, str],
     bounds: Mapping[str, int],
 ) -> dict[str, Any]:
     model = read_outline(path)
-    known, given = looked_at(
-        model.graph, shapes, {n: d if isinstance(d, int) else d[0] for n, d in dims.items()}, constants
-    )
+    known, given = looked_at(model.graph, shapes, {name: numbers[0] for name, numbers in dims.items()}, constants)
     fix_constants(model, known)
     lacking = [
         dict(zip(("node", "op", "domain", "reason"), row, strict=True)) for row in unsupported(path, model, bounds)

@@ -46,8 +46,16 @@ class Finding:
         return asdict(self)
 
 
-def examined() -> tuple[Finding, ...]:
-    """Everything, what is needed first."""
+def doctor() -> tuple[Finding, ...]:
+    """Looks at what modelc works with on this machine: compilers, emulators, engines, folders.
+
+    Returns:
+        A Finding for each, what is needed first: whether it is `present`, and the `remedy` that brings it.
+
+    Example:
+        >>> [finding.what for finding in modelc.doctor() if finding.needed and not finding.present]
+        []
+    """
     return (*_engines(), *_namesakes(), *_compilers(), *_emulators(), *_extras(), *_folders(), *_permissions())
 
 

@@ -14,6 +14,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.compile.arrays import write_npz
-from modelc.compile.inputs import Flags
+from modelc.compile.inputs import Flags, GivenShapes, dim_sizes, shape_sets
 from modelc.compile.minimise import minimised
 from modelc.errors import ModelError
+from modelc.frontend.load.given import ModelSource, model_file
+from modelc.frontend.steering.flags import Given
 from modelc.frontend.steering.uses import Span, Uses, check_named, read_uses
 from modelc.frontend.witness.excerpt import Whole, save_model
 from modelc.frontend.witness.surgery import expose
 from modelc.package import TensorInfo
 from modelc.python_worker import worker_command
 from modelc.scratch import TemporaryFolder
+from modelc.verb import Progress
 from modelc.verify.check import check_feed, zeros
 from modelc.verify.draw import draw_inputs, roles_of
 from modelc.verify.engine import Engine, EngineError
@@ -161,18 +165,72 @@ class Reduction:
 
 
 def reduce(
+    model: ModelSource,
+    output: str | Path | None = None,
+    target: str | Path | None = None,
+    config: str | Path | None = None,
+    precision: str | None = None,
+    shapes: GivenShapes | Sequence[GivenShapes] = (),
+    dims: Mapping[str, int | Sequence[int]] | None = None,
+    constants: Mapping[str, Given] | None = None,
+    states: Mapping[str, str] | None = None,
+    bounds: Mapping[str, int] | None = None,
+    inputs: Arrays | None = None,
+    seed: int = 0,
+    seconds: float = SECONDS,
+    progress: Progress | None = None,
+) -> Reduced:
+    """Makes a failing model small: the few nodes that modelc refuses, computes wrongly or stumbles over.
+
+    Each part of the model is compiled and verified in a process of its own, which may crash or hang.
+
+    Args:
+        model: As of modelc.compile.
+        output: Where the small model goes; its inputs go beside it (.npz). Default: MODEL-reduced.onnx in the working
+            folder.
+        target: As of modelc.compile, by name or file.
+        config: As of modelc.compile, by name or file.
+        precision: As of modelc.compile.
+        shapes: As of modelc.compile, like `dims`, `constants`, `states` and `bounds`.
+        dims: Likewise.
+        constants: Likewise.
+        states: Likewise.
+        bounds: Likewise.
+        inputs: Arrays by name with which it fails. Default: drawn; states are zeros.
+        seed: Of the drawn inputs.
+        seconds: For one attempt, after which it counts as one that hangs.
+        progress: Is told the nodes of each attempt, `progress(stage, text)`; an exception from it ends the call.
+
+    Returns:
+        A Reduced: the small model's path, that of its inputs, and how both fail.
+
+    Raises:
+        ModelError: The model does not fail, or not even ONNX Runtime runs it.
+
+    Example:
+        >>> small = modelc.reduce("failing.onnx", "small.onnx")
+        >>> small.failure.kind, small.left < small.nodes
+        ('refused', True)
+    """
+    given = (("--target", target), ("--config", config), ("--precision", precision))
+    options = [word for name, value in given if value is not None for word in (name, str(value))]
+    flags = Flags(shape_sets(shapes), dim_sizes(dims or {}), constants or {}, states or {}, bounds=bounds or {})
+    tell = partial(progress or (lambda stage, text: None), "reduce")
+    with model_file(model) as path:
+        place = Path(f"{path.stem}-reduced.onnx") if output is None else Path(output)
+        return _reduced(path, place, flags, options, inputs, seed, seconds, tell)
+
+
+def _reduced(
     model: Path,
     output: Path,
     flags: Flags,
-    options: Sequence[str] = (),
-    data: Arrays | None = None,
-    seed: int = 0,
-    seconds: float = SECONDS,
-    tell: Callable[[str], None] = lambda text: None,
+    options: Sequence[str],
+    data: Arrays | None,
+    seed: int,
+    seconds: float,
+    tell: Callable[[str], None],
 ) -> Reduced:
-    """Writes the excerpt of `model` that fails as it does to `output`, and its inputs beside it (.npz). `options` are
-    further ones of `modelc compile`. Inputs are `data`, or drawn; states are zeros. Raises ModelError where the model
-    does not fail, or where not even ONNX Runtime reads it."""
     uses = read_uses(model)
     check_named(uses, flags.states, flags.bounds)
     steering = flags.applied(model, data)

@@ -2,49 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from numpy.typing import NDArray
 
-from modelc.compile.choices import Shapes
 from modelc.compile.config import Config, check_precision, load_config
-from modelc.compile.inputs import Flags
-from modelc.compile.stages import STAGES, Progress
+from modelc.compile.inputs import Flags, GivenShapes, dim_sizes, shape_sets
+from modelc.compile.stages import STAGES
 from modelc.errors import ConfigError
+from modelc.frontend.load.given import UNNAMED, ModelSource
 from modelc.frontend.quantize.recipe import INT8, Recipe
 from modelc.frontend.steering.flags import Given
 from modelc.package.form import Form
 from modelc.target import Target, load_target
-
-P = ParamSpec("P")
-Asked = TypeVar("Asked")
-Result = TypeVar("Result")
+from modelc.verb import Progress
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What `compile` and `tune` are both asked for.
+    """What `compile` and `tune` are both asked for; modelc.compile says what each field is."""
 
-    Each of `shapes` makes a variant; `dims` fixes free dimensions by name, each of several numbers making a variant;
-    `constants` fixes inputs; `inputs` is data to verify with, whose shapes hold where neither `shapes` nor `dims` are
-    given; `states` names inputs that the package keeps from run to run, and for each the output that it is after a run;
-    `pad_dims` names dimensions along which inputs may be shorter than a variant's, and are filled up with zeros, or
-    with what `pad_values` say by input; `bounds` says the most that values of the model can be which sizes are made of,
-    where these depend on data and nothing else bounds them.
-    `config` is a Config, a name or a file; `precision` (f32, bf16, f16, auto; int8 where the model is calibrated) is
-    said in place of the configuration's.
-    `database` is one of modelc.tune: True, the user's own; False, none. `progress` is told each stage and what it is
-    at."""
-
-    shapes: Sequence[Shapes] = ()
+    shapes: GivenShapes | Sequence[GivenShapes] = ()
     dims: Mapping[str, int | Sequence[int]] | None = None
     constants: Mapping[str, Given] | None = None
     inputs: Mapping[str, NDArray[Any]] | None = None
     states: Mapping[str, str] | None = None
-    pad_dims: Sequence[str] = ()
+    pad_dims: str | Sequence[str] = ()
     pad_values: Mapping[str, float] | None = None
     bounds: Mapping[str, int] | None = None
     config: str | Path | Config | None = None
@@ -56,11 +43,11 @@ class Request:
     def flags(self) -> Flags:
         """What is said of the model's inputs."""
         return Flags(
-            tuple(self.shapes),
-            self.dims or {},
+            shape_sets(self.shapes),
+            dim_sizes(self.dims or {}),
             self.constants or {},
             self.states or {},
-            tuple(self.pad_dims),
+            several(self.pad_dims),
             self.pad_values or {},
             self.bounds or {},
         )
@@ -86,23 +73,10 @@ class Request:
 
 @dataclass(frozen=True)
 class CompileRequest(Request):
-    """A package of `model` at `output` (MODEL.modelc, or MODEL.TARGET.modelc where a target is named, in the working
-    folder). Beside what every Request has:
+    """What modelc.compile is asked for, but for a calibration; it says what each field is. A `recipe` (modelc.quantize)
+    is a calibration's: the model is quantized by it first."""
 
-    `target` is a name, a .yaml file or a Target (native). `threads` compile kernels. `verify`: the package is compared
-    with ONNX Runtime; where it is wrong there is none, unless `keep_unverified`. Nothing follows the stage
-    `stop_after`; the text of the IR after each stage goes to the folder `dump_dir`. `choices` is the choices.json of an
-    earlier package: target, shapes, constants and config are taken from it where they are not given, and the package is
-    the same byte for byte. What the choices do not name is constructed; of another model's choices, and for other
-    shapes, the Tasks that occur are taken. Without `choices`, of each Task the Candidate is taken that the database has
-    measured to be the fastest for just this target and version of modelc, on `run_threads` threads. `prefix`, `emit`,
-    `embed_params`, `freestanding`, `libc`, `cc` and `ar` say what the package is made as (modelc.package.Form),
-    `max_params` ("1.2x", "4MB"), `max_arena` and `max_library` how large it may be. With a `recipe` (modelc.quantize),
-    or `choices` that have one, the model is quantized first, and the package is compared with that; it is also written
-    to `emit_onnx`. `weights` (int4, whose activations are bytes by block, or int4-float) has weights of 4 bits made of
-    float32, with a scale for each `block` (32) along the depth."""
-
-    model: str | Path
+    model: ModelSource
     target: str | Path | Target | None = None
     output: str | Path | None = None
     threads: int | None = field(default=None, kw_only=True)
@@ -113,7 +87,7 @@ class CompileRequest(Request):
     choices: str | Path | None = field(default=None, kw_only=True)
     run_threads: int = field(default=1, kw_only=True)
     prefix: str | None = field(default=None, kw_only=True)
-    emit: Sequence[str] = field(default=(), kw_only=True)
+    emit: str | Sequence[str] = field(default=(), kw_only=True)
     embed_params: bool = field(default=False, kw_only=True)
     freestanding: bool = field(default=False, kw_only=True)
     libc: str = field(default="", kw_only=True)
@@ -135,32 +109,38 @@ class CompileRequest(Request):
 
     def form(self, triple: str) -> Form:
         """What the package for a triple is made as. Raises PackageError for what makes no sense."""
-        asked = (self.prefix, tuple(self.emit), self.embed_params, self.freestanding, self.libc, self.cc, self.ar)
-        return Form.of(Path(self.model).stem, *asked, triple)
+        asked = (self.prefix, several(self.emit), self.embed_params, self.freestanding, self.libc, self.cc, self.ar)
+        return Form.of(self.path.stem, *asked, triple)
+
+    @property
+    def path(self) -> Path:
+        """The model's file. One in memory is put into a file before anything is asked for (modelc.compile)."""
+        assert isinstance(self.model, str | os.PathLike)
+        return Path(self.model)
+
+    @property
+    def name(self) -> str:
+        """What a model in memory is called: as its package is."""
+        return UNNAMED if self.output is None else Path(self.output).stem or UNNAMED
 
     @property
     def place(self) -> Path:
         """Where the package goes."""
-        return default_place(self.model, self.target) if self.output is None else Path(self.output)
+        return default_place(self.path, self.target) if self.output is None else Path(self.output)
 
 
-def default_place(model: str | Path, target: str | Path | Target | None) -> Path:
+def default_place(model: Path, target: str | Path | Target | None) -> Path:
     """Where the package of a model goes that nobody says a place for: packages for several targets have several.
     Raises TargetError."""
     named = None if target in (None, "native") else named_target(target)
-    return Path(f"{Path(model).stem}{'' if named is None else f'.{named.name}'}.modelc")
+    return Path(f"{model.stem}{'' if named is None else f'.{named.name}'}.modelc")
+
+
+def several(names: str | Sequence[str]) -> tuple[str, ...]:
+    """What was given, which may be one name."""
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def named_target(target: str | Path | Target | None) -> Target | None:
     """The target of that name or file, if one is given. Raises TargetError."""
     return load_target(target) if isinstance(target, str | Path) else target
-
-
-def called_by_fields(asked: Callable[P, Asked], answer: Callable[[Asked], Result]) -> Callable[P, Result]:
-    """`answer` as a function of the fields of what it is asked."""
-
-    def call(*args: P.args, **kwargs: P.kwargs) -> Result:
-        return answer(asked(*args, **kwargs))
-
-    call.__doc__ = answer.__doc__
-    return call

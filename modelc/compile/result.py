@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from modelc.database.consulted import Consulted
+from modelc.errors import PackageError
 from modelc.frontend.quantize.packing import Packing
 from modelc.frontend.quantize.recipe import Recipe
+from modelc.package import read_package
+from modelc.runtime.shown import page, size, table
 from modelc.space.constants import Within
 from modelc.space.shared_packing import SharedPacking
 from modelc.verify.report import Report
@@ -46,6 +50,25 @@ class CompileResult:
     consulted: Consulted | None = None
     answers: str = ""
     recipe: Recipe | Packing | None = None  # by which the model was quantized
+
+    def __repr__(self) -> str:
+        seconds = f"{sum(self.seconds.values()):.1f} s"
+        if self.path is None:
+            return f"CompileResult(no package; {', '.join(self.seconds)} in {seconds})"
+        parts = (("parameters", self.params_bytes), ("library", self.library_bytes), ("arena", self.arena_bytes))
+        sizes = ", ".join(f"{part} {size(count)}" for part, count in parts)
+        kernels = f"{self.kernels} kernels in {self.steps} steps"
+        verified = self.report.sentence() if self.report else "not verified"
+        return f"CompileResult({str(self.path)!r} for {self.target}: {kernels}; {sizes}; {seconds}; {verified})"
+
+    def _repr_html_(self) -> str:
+        """The stages, with a bar for the time of each, and the package's kernels, if it is still there."""
+        rows = [(stage, f"{seconds:.2f}") for stage, seconds in self.seconds.items()]
+        tables = [table(("stage", "seconds"), rows, list(self.seconds.values()))]
+        if self.path is not None:
+            with suppress(PackageError):
+                tables.append(read_package(self.path)._repr_html_())
+        return page(repr(self), *tables)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from modelc.errors import ConfigError, blaming
+from modelc.verb import Progress
 
 STAGES = ("import", "simplify", "partition", "schedule", "codegen", "package", "verify")
-
-Progress = Callable[[str, str], None]
 
 
 class Stopped(Exception):

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from modelc import __version__
 from modelc.compile.choices import check_choices, digest_of, parse_choices
 from modelc.compile.pipeline import Run
-from modelc.compile.stages import Progress, Stages
+from modelc.compile.stages import Stages
 from modelc.errors import ConfigError, InputError, InvalidIR, ModelcError, TargetError, blaming
+from modelc.frontend.load.given import ModelSource, model_file
 from modelc.frontend.quantize.write import write_quantized
 from modelc.package import Package, read_choices, read_package
 from modelc.scratch import TemporaryFolder
+from modelc.verb import Progress
 from modelc.verify.check import other_model
 from modelc.verify.compare import ATOL, BF16, F16, RTOL, Tolerance
 from modelc.verify.kernels.blueprint import Blueprint
@@ -30,7 +32,7 @@ from modelc.verify.verdict import SAMPLES, verify_outputs
 
 def verify(
     package: str | Path,
-    model: str | Path,
+    model: ModelSource,
     inputs: Mapping[str, NDArray[Any]] | None = None,
     seed: int = 0,
     samples: int = SAMPLES,
@@ -40,28 +42,58 @@ def verify(
     bf16: Tolerance = BF16,
     f16: Tolerance = F16,
     check: str = "default",
-    progress: Progress = lambda stage, text: None,
+    progress: Progress | None = None,
 ) -> Report:
-    """Judges every kernel of a package by itself, and compares the whole with ONNX Runtime on `inputs`, or on `samples`
-    drawn ones for each variant; what is computed through bfloat16 has to be as near as `bf16` says, in float16 as
-    `f16` says, everything else as `rtol` and `atol` say. `check` (quick, default, thorough) is how many numbers of each
-    kernel are looked at.
-    `per_layer` compares every kernel with ONNX Runtime's piece of the model too. `progress` is told each stage and what
-    it is at."""
-    with blaming(f"package {package}, model {model}"), ExitStack() as stack:
+    """Judges every kernel of a package by itself, and compares the whole with ONNX Runtime.
+
+    Args:
+        package: A package for this machine, or one that it emulates. Its library is executed, in another process.
+        model: The model that it was made of, as of modelc.compile, or another with the same inputs and outputs.
+        inputs: Arrays by name. Default: drawn.
+        seed: Of the drawn inputs.
+        samples: How many inputs are drawn for each variant.
+        rtol: An output may be off by atol + rtol * |ONNX Runtime's|.
+        atol: Likewise.
+        per_layer: Whether every kernel is also compared with ONNX Runtime's piece of the model.
+        bf16: How near outputs have to be that are computed through bfloat16.
+        f16: Likewise in float16.
+        check: How many numbers of each kernel are judged: quick, default or thorough.
+        progress: Is told each stage and what it is at, `progress(stage, text)`; an exception from it ends the call.
+
+    Returns:
+        A Report: `passed`, `sentence()`, each output and each kernel.
+
+    Raises:
+        InputError: An argument, or `inputs`, do not fit.
+        PackageError: The package is damaged.
+        ModelError: The model cannot be read.
+        ToolchainError: There is no emulator for the package.
+        VerificationError: The package does not run to its end.
+
+    Example:
+        >>> report = modelc.verify("net.modelc", "net.onnx", check="quick")
+        >>> report.passed, len(report.outputs)
+        (True, 1)
+    """
+    with (
+        model_file(model, Path(package).stem) as path,
+        blaming(f"package {package}, model {path}"),
+        ExitStack() as stack,
+    ):
         for name, value in (("rtol", rtol), ("atol", atol)):
             if not 0 <= value < inf:
                 raise InputError(f"{name} is {value}; expected a number from 0")
         if check not in EFFORTS:
             raise InputError(f"check is {check!r}; expected one of {', '.join(EFFORTS)}")
+        told = progress or (lambda stage, text: None)
         read = read_package(package)
-        differences = other_model(read, model)
+        differences = other_model(read, path)
         notes = list(differences)
-        if not differences and (quantized := _as_quantized(read, Path(model), stack)) is not None:
-            model, notes = quantized, ["the model is quantized as for the package, and compared so"]
+        if not differences and (quantized := _as_quantized(read, path, stack)) is not None:
+            path, notes = quantized, ["the model is quantized as for the package, and compared so"]
         blueprints: tuple[Blueprint, ...] = ()
         try:
-            blueprints = blueprints_of(read, Path(model), progress) if read_choices(read) else ()
+            blueprints = blueprints_of(read, path, told) if read_choices(read) else ()
         except TargetError as error:  # a user's intrinsics lie elsewhere
             notes.append(f"its kernels cannot be judged by themselves: {error}")
         except (ModelcError, InvalidIR) as error:
@@ -73,7 +105,7 @@ def verify(
         limits = (rtol, atol, bf16, f16)
         report = verify_outputs(
             Path(package),
-            Path(model),
+            path,
             inputs,
             seed,
             samples,
@@ -81,7 +113,7 @@ def verify(
             blueprints=blueprints,
             check=check,
             per_layer=per_layer,
-            say=partial(progress, "verify"),
+            say=partial(told, "verify"),
         )
         return replace(report, notes=(*notes, *report.notes))
 

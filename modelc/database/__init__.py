@@ -10,10 +10,25 @@ consulted.py  what was asked of it, and whether the answers are still the same
 recorded.py   what compiling takes from it
 summary.py    what is in it, Task by Task
 exchange.py   JSON lines out and in
+verbs.py      what users do with a database
 """
 
 from modelc.database.record import Conditions, Record
 from modelc.database.store import Database, database_for, default_place, records
+from modelc.database.verbs import export, import_, merge, prune, show
 from modelc.database.version import code_version
 
-__all__ = ["Conditions", "Database", "Record", "code_version", "database_for", "default_place", "records"]
+__all__ = [
+    "Conditions",
+    "Database",
+    "Record",
+    "code_version",
+    "database_for",
+    "default_place",
+    "export",
+    "import_",
+    "merge",
+    "prune",
+    "records",
+    "show",
+]

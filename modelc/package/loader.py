@@ -9,17 +9,20 @@ from functools import cache
 from modelc.package.form import Form
 from modelc.package.sources import RUNTIME
 
-_FILES = "modelc.runtime.files"
+_ROOM = "modelc.runtime."
 
 
 @cache
 def loader_in_one_file() -> str:
-    """The text of runtime/loader.py, with that of runtime/files.py in the place of what is imported from it."""
-    loader, files = ((RUNTIME / name).read_text() for name in ("loader.py", "files.py"))
-    (there,) = (n for n in ast.parse(loader).body if isinstance(n, ast.ImportFrom) and n.module == _FILES)
-    first = next(n for n in ast.parse(files).body if isinstance(n, ast.Import))  # docstring and __future__ stay out
-    lines, own = loader.splitlines(keepends=True), files.splitlines(keepends=True)
-    return "".join([*lines[: there.lineno - 1], *own[first.lineno - 1 :], *lines[there.end_lineno :]])
+    """The text of runtime/loader.py, with that of its neighbours in the place of what is imported from them."""
+    loader = (RUNTIME / "loader.py").read_text()
+    lines = loader.splitlines(keepends=True)
+    for there in reversed(ast.parse(loader).body):
+        if isinstance(there, ast.ImportFrom) and there.module and there.module.startswith(_ROOM):
+            own = (RUNTIME / f"{there.module.removeprefix(_ROOM)}.py").read_text()
+            _, future, *_ = ast.parse(own).body  # a docstring, and the import from __future__: both stay out
+            lines[there.lineno - 1 : there.end_lineno] = own.splitlines(keepends=True)[future.lineno :]
+    return "".join(lines)
 
 
 def module_loader(form: Form) -> str:

@@ -13,18 +13,60 @@ from typing import Any
 
 from modelc.errors import PackageError
 from modelc.package.manifest import NAME, FileInfo, Manifest, parsed
+from modelc.package.spec import distinct_kernels
 from modelc.runtime.files import ModelError, check_file, folder_of, open_file, open_folder, read_manifest
+from modelc.runtime.shown import boundary, page, size, table
 
 
 @dataclass(frozen=True)
 class Package:
+    """A package as data: where it lies, and what its manifest says."""
+
     path: Path
     manifest: Manifest
 
+    def __repr__(self) -> str:
+        m = self.manifest
+        variants = "; ".join(boundary(plan.inputs, plan.outputs) for plan in m.variants)
+        kernels = f"{distinct_kernels(m.variants)} kernels in {len(m.variants[0].steps)} steps"
+        return f"Package({str(self.path)!r} for {m.target.name}: {variants}; {kernels}; {self._sizes()})"
+
+    def _sizes(self) -> str:
+        m = self.manifest
+        library = m.files[m.linked.form.code].bytes
+        arena = max(plan.arena_bytes for plan in m.variants)
+        return f"parameters {size(m.params_bytes)}, library {size(library)}, arena {size(arena)}"
+
+    def _repr_html_(self) -> str:
+        """The kernels of the first variant, with a bar for the arithmetic of each."""
+        plan = self.manifest.variants[0]
+        work = [step.flops * calls for step, calls in zip(plan.steps, plan.calls, strict=True)]
+        rows = [
+            (step.name, ", ".join(step.nodes), step.dtype, step.instruction, f"{1e-6 * flops:.3g}", size(step.bytes))
+            for step, flops in zip(plan.steps, work, strict=True)
+        ]
+        names = ("kernel", "nodes", "dtype", "instruction", "MFLOP", "bytes")
+        return page(repr(self), table(names, rows, work))
+
 
 def read_package(path: str | Path, check: bool = False) -> Package:
-    """The package at `path`, a folder or a file; of a file the folder in which it has been unpacked. Sizes are compared
-    always, checksums with `check` (that reads all of params.bin). Raises PackageError that names the damaged file."""
+    """Reads a package as data. Nothing in it is executed.
+
+    Args:
+        path: A folder, or a .zip, which is unpacked in the user's cache.
+        check: Whether checksums are compared, which reads all parameters; sizes are compared always.
+
+    Returns:
+        A Package: its `path` and `manifest`.
+
+    Raises:
+        PackageError: The package is damaged, which names the file.
+
+    Example:
+        >>> package = modelc.read_package("net.modelc")
+        >>> [step.nodes for step in package.manifest.variants[0].steps if step.flops]
+        [('first', 'relu'), ('second',), ('pool',), ('product',)]
+    """
     path = unpacked(path)
     with _opened(path) as folder:
         manifest = parsed(read_manifest(folder, str(path)), f"{path}/{NAME}")

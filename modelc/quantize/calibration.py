@@ -59,7 +59,7 @@ class Calibrating:
     ) -> None:
         self.target, self.most = target, most
         self.request, self.calibration, self.folder, self.stack = request, calibration, folder, stack
-        self.model = Path(request.model)
+        self.model = request.path
         self.threads = request.threads or default_threads()
         config = request.flags.kept(replace(request, precision=None).settings())
         self.config = config.allowing(precision="f32")

@@ -7,7 +7,3 @@ page.py       a page from sections
 page.html.j2  its template
 command.py    the command: a package, a build or a database becomes a page
 """
-
-from modelc.callable_room import make_callable
-
-make_callable(__name__, "modelc.report.command", "report")

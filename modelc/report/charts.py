@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from modelc.report.facts import size
+from modelc.runtime.shown import size
 
 MOST_BARS, MOST_PAIRS = 30, 16
 BAR = 18  # pixels of height

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from modelc.build.summary import COLUMNS, NUMBERS, failures_of, read_build, rows, sentence
-from modelc.compile.request import called_by_fields
 from modelc.database import Database
 from modelc.database.compare import comparable
 from modelc.database.record import Conditions, Record
 from modelc.errors import ConfigError, InputError
 from modelc.report import charts
-from modelc.report.facts import package_facts, size
+from modelc.report.facts import package_facts
 from modelc.report.page import Column, Section, html, write_page
+from modelc.runtime.shown import size
+from modelc.verb import Progress, asked_by
 from modelc.verify.diff import diff
 
 SQLITE = b"SQLite format 3\0"
@@ -24,20 +26,19 @@ MOST_ROWS = 400
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """A page at `output` of `subject`: a package, the build.json of a build, or a tuning database; of a package also
-    beside the package `against`."""
+    """What modelc.report is asked for; it says what each field is."""
 
     subject: str | Path
     output: str | Path = "report.html"
     against: str | Path | None = None
     threads: int = 1
-    progress: Callable[[str], None] | None = None
+    progress: Progress | None = None
 
 
 def report_request(request: ReportRequest) -> Path:
     """Writes the page, and gives its place. Raises ModelcError."""
     subject, output = Path(request.subject), Path(request.output)
-    say = request.progress or (lambda text: None)
+    say = partial(request.progress or (lambda stage, text: None), "report")
     if subject.is_dir():
         title, sections = _of_package(subject, request, say)
     elif request.against is not None:
@@ -125,7 +126,7 @@ def _tuning(tuning: Mapping[str, Any]) -> Section:
 
 
 def _side_by_side(before: Path, after: Path, say: Callable[[str], None]) -> Iterator[Section]:
-    seen = diff(before, after, True, say)
+    seen = diff(before, after, True, lambda stage, text: say(text))
     names = [before.stem, after.stem] if before.stem != after.stem else ["before", "after"]
     facts = [(name, f"{_said(pair[0])} → {_said(pair[1])}") for name, pair in seen["facts"].items()]
     text = f"{seen['unchanged']} kernels are unchanged." + f" Not timed: {seen['untimed_because']}." * (
@@ -234,4 +235,29 @@ def _course(tasks: Mapping[str, list[Record]]) -> tuple[list[dict[str, Any]], li
     return curve, sorted(table, key=lambda row: -float(row[2]))
 
 
-report = called_by_fields(ReportRequest, report_request)
+@asked_by(ReportRequest)
+def report(request: ReportRequest) -> Path:
+    """Makes one page of a package, a build or a tuning database, with plots. It needs nothing beside it, nor a network.
+
+    A package is timed, where this machine can run it: loading it executes the library in it.
+
+    Args:
+        subject: A package, the build.json of a build, or a tuning database.
+        output: The page.
+        against: A package that a package is shown beside.
+        threads: On how many threads the package is timed.
+        progress: Is told what is timed, `progress(stage, text)`; an exception from it ends the call.
+
+    Returns:
+        The page's path.
+
+    Raises:
+        PackageError: A package is damaged.
+        ConfigError: The subject is nothing of these, or the page cannot be written.
+        InputError: `against` is given for what is no package.
+
+    Example:
+        >>> modelc.report("net.modelc", "net.html").name
+        'net.html'
+    """
+    return report_request(request)

@@ -10,6 +10,7 @@ from modelc.errors import ModelcError
 from modelc.package import Package, Step, read_choices, read_package, read_verification
 from modelc.package.spec import ArenaTensor, Plan, distinct_kernels
 from modelc.report.tuning import read_tuning
+from modelc.runtime.shown import size
 from modelc.target import probe
 from modelc.verify.profile import profile
 
@@ -132,12 +133,3 @@ def _arena(plan: Plan) -> list[dict[str, Any]]:
             fresh.remove(pending[0].offset)
             begin(pending.pop(0), number)
     return lives
-
-
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "KB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"

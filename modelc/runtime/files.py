@@ -23,8 +23,16 @@ MOST_MANIFEST_BYTES = 1 << 25  # a hundred thousand steps; read, it becomes thir
 AGAIN = "copy the whole package again"
 
 
-class ModelError(Exception):
-    """What is wrong with a package, or with what a model is given, in a sentence."""
+class ModelcError(Exception):
+    """A mistake in what modelc was given: the root of all its errors. `str(error)` is the sentence that the user reads,
+    `exit_code` how the command line ends."""
+
+    exit_code = 2
+
+
+class ModelError(ModelcError):
+    """A model: its file (no ONNX, an unknown operator, a free dimension), its package when it is loaded, or what it is
+    given to run on."""
 
 
 class Stopped(ModelError):

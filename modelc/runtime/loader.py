@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.runtime.files import AGAIN, MANIFEST, LibraryFile, ModelError, Stopped, checked_files, folder_of
+from modelc.runtime.shown import boundary, page, table
 
 LINE_BYTES = 64  # of a cache line
 KEPT_OUTPUTS = 2  # of each output: while the last result is looked at, the next is computed
@@ -163,9 +164,27 @@ class Library:
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None, check: bool = False, seed: int = 0) -> Model:
-    """Opens the package in folder or .zip `path`, which executes its library, after its checksum has been compared.
-    `threads` None: what affinity and cgroup allow. `check`: compare the checksum of every file, which reads all of
-    params.bin. `seed`: of the random numbers that the model draws, from 0 to 2^64 - 1. Raises ModelError."""
+    """Opens a package to run it. This executes the library in it, after its checksum has been compared.
+
+    Args:
+        path: The package: a folder, or a .zip.
+        threads: On how many threads it runs. Default: what affinity and cgroup allow.
+        check: Whether the checksum of every file is compared, which reads all of params.bin.
+        seed: Of the random numbers that the model draws, from 0 to 2^64 - 1.
+
+    Returns:
+        A Model, which `with` closes: `run({"x": array})` gives the outputs by name; `inputs` and `outputs` are those of
+        its first variant, each with name, dtype and shape.
+
+    Raises:
+        ModelError: The package is damaged, or for another machine; in a run, that inputs do not fit.
+
+    Example:
+        >>> with modelc.load("net.modelc", threads=1) as model:
+        ...     outputs = model.run({"x": np.ones((1, 3, 20, 24), np.float32)})
+        >>> outputs["y"].dtype, outputs["y"].shape
+        (dtype('float32'), (1, 10))
+    """
     return Model(os.fspath(path), threads, check, seed)
 
 
@@ -319,6 +338,25 @@ class Model:
                 for bound in self._bounds:
                     for output in bound.outputs:
                         output.kept.clear()
+
+    def __repr__(self) -> str:
+        if not self._handle:
+            return f"Model({self.metadata.get('name')!r}, closed)" if hasattr(self, "metadata") else "Model(closed)"
+        variants = "; ".join(boundary(*variant) for variant in self.variants)
+        return f"Model({self.metadata.get('name')!r}: {variants}; {self.threads} thread(s))"
+
+    def _repr_html_(self) -> str:
+        """The kernels, with a bar for what each took since profile_start(), or for its arithmetic."""
+        if not self._handle:
+            return page(repr(self))
+        steps = self.profile_read(0)
+        timed = any(step.calls for step in steps)
+        rows = [
+            (s.name, f"{1e6 * s.seconds / max(s.calls, 1):.1f}" if timed else "", f"{1e-6 * s.flops:.3g}")
+            for s in steps
+        ]
+        bars = [step.seconds if timed else step.flops for step in steps]
+        return page(repr(self), table(("kernel", "us", "MFLOP"), rows, bars))
 
     def __enter__(self) -> Model:
         return self

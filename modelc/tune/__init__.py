@@ -1,4 +1,4 @@
-"""Schedules that are measured; `modelc.tune(...)` calls command.tune.
+"""Schedules that are measured.
 
 search/          populations over all Sketches of a Task, explorers, the learned cost, the task scheduler, rounds
 alternatives.py  layouts and cuts that are nearly as good as those that estimates like best
@@ -9,7 +9,3 @@ retiming.py      the fastest kernels of each Task timed among their neighbours i
 selection.py     which kernels, and which package, are written
 command.py       the command: budget, stages, results
 """
-
-from modelc.callable_room import make_callable
-
-make_callable(__name__, "modelc.tune.command", "tune")

@@ -3,8 +3,9 @@ what was found if that is faster than without, timed as wholes."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,10 +15,11 @@ from modelc.compile.choices import digest_of
 from modelc.compile.inputs import data_of, divided
 from modelc.compile.pipeline import Run
 from modelc.compile.precision import DTYPES
-from modelc.compile.request import Request, called_by_fields, default_place, named_target
-from modelc.compile.stages import Progress, Stages
+from modelc.compile.request import Request, default_place, named_target
+from modelc.compile.stages import Stages
 from modelc.database import Conditions, Database, code_version, database_for
 from modelc.errors import ConfigError, TargetError, blaming
+from modelc.frontend.load.given import UNNAMED, ModelSource, model_file
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure import Cluster, Measurement, Measurer, Setting, Where
@@ -37,6 +39,7 @@ from modelc.tune.search.resume import Memory
 from modelc.tune.search.standing import Standing
 from modelc.tune.search.tune import Budget, Subject, Tuned
 from modelc.tune.selection import Made, made
+from modelc.verb import Progress, asked_by
 from modelc.verify.report import Report
 
 
@@ -95,20 +98,9 @@ class TuneResult:
 
 @dataclass(frozen=True)
 class TuneRequest(Request):
-    """Packages of `models` at `output` (MODEL.modelc in the working folder) with Candidates that were measured to be
-    fast on this machine, kernels running on `threads` threads. Several models share one budget, and Tasks that they
-    have in common are tuned once: their packages MODEL.modelc go to the folder `output`, which is made where there is
-    none, and of what is said of inputs each model takes what names its own. Beside what every Request has:
+    """What modelc.tune is asked for; it says what each field is."""
 
-    `budget` is what measuring may take: a time (`5m`), or a number of measurements (`2000`). `explorer` proposes
-    Candidates, which `seed` determines. `runner` is `local`; or a command that runs programs of the target, to which
-    the path of one is appended; or a board, `ssh://USER@HOST:PORT/FOLDER`; or a Dask cluster, `dask://HOST:PORT`:
-    kernels are measured there, and packages are not timed end to end unless this machine is the target. `aim` says what
-    is to become small. `watch` is told how tuning stands after each round. Every measurement is added to the database
-    at once, and what that knows of just this target and version of modelc on so many threads is not measured again:
-    the same call again goes on. What precision auto keeps in float32 is decided before anything is measured."""
-
-    models: str | Path | Sequence[str | Path]
+    models: ModelSource | Sequence[ModelSource]
     target: str | Path | Target | None = None
     budget: str | Budget = "5m"
     output: str | Path | None = field(default=None, kw_only=True)
@@ -121,9 +113,17 @@ class TuneRequest(Request):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The models."""
-        several = (self.models,) if isinstance(self.models, str | Path) else self.models
-        return tuple(Path(model) for model in several)
+        """The models' files. Those in memory are put into files before anything is asked for (modelc.tune)."""
+        files = tuple(model for model in self.several if isinstance(model, str | os.PathLike))
+        assert len(files) == len(self.several)
+        return tuple(map(Path, files))
+
+    @property
+    def several(self) -> tuple[ModelSource, ...]:
+        """The models as they were given, which may be one."""
+        if isinstance(self.models, Sequence) and not isinstance(self.models, str | bytes):
+            return tuple(self.models)
+        return (self.models,)
 
 
 def tune_request(request: TuneRequest) -> tuple[TuneResult, ...]:
@@ -324,4 +324,59 @@ class Measuring:
         return measured
 
 
-tune = called_by_fields(TuneRequest, tune_request)
+@asked_by(TuneRequest)
+def tune(request: TuneRequest) -> tuple[TuneResult, ...]:
+    """Compiles models with schedules that are measured to be fast on this machine.
+
+    Every measurement is added to the database at once, and what that knows of just this target and version of modelc on
+    so many threads is not measured again: the same call again goes on. Ctrl-C ends measuring, and packages are made of
+    the best so far. The tuned package is timed beside the untuned one, and the faster is written. What precision auto
+    keeps in float32 is decided before anything is measured.
+
+    Args:
+        models: A path, the bytes of an ONNX file, an onnx.ModelProto, or several of these: they share one budget, Tasks
+            that they have in common are tuned once, and of what is said of inputs each takes what names its own.
+        target: As of modelc.compile; with a `runner` that is a board it has to be named.
+        budget: What measuring may take: a time, "90s", "5m", "2h", or a number of measurements, "2000".
+        shapes: As of modelc.compile.
+        dims: Likewise.
+        constants: Likewise.
+        inputs: Likewise.
+        states: Likewise.
+        pad_dims: Likewise.
+        pad_values: Likewise.
+        bounds: Likewise.
+        config: Likewise.
+        precision: Likewise.
+        database: Likewise.
+        progress: Likewise.
+        output: Where the package goes, or of several models the folder of their packages MODEL.modelc, which is made
+            where there is none. Default: MODEL.modelc in the working folder.
+        explorer: What proposes schedules: evolve, ppo, random or construct (docs/tune.md).
+        seed: Determines what is proposed.
+        threads: On how many threads kernels run.
+        watch: Is told how tuning stands after each round, `watch(standing)`; an exception from it ends the call.
+        runner: Where kernels run: local; a board, ssh://USER@HOST:PORT/FOLDER; a Dask cluster, dask://HOST:PORT; or a
+            command to which a program's path is appended, such as an emulator.
+        aim: What is to become small, an Aim of modelc.tune.search.objectives. Default: the sum of all models' times.
+
+    Returns:
+        A TuneResult for each model: its package, the times before and after in milliseconds, what was measured.
+
+    Raises:
+        ModelError: As of modelc.compile, like InputError, ConfigError, PackageError and ToolchainError.
+        TargetError: This machine cannot measure, or verify, what is made for the target.
+        MeasureError: Nothing can be measured: a board or a cluster that is not there.
+        DatabaseError: The database cannot be read or written.
+
+    Example:
+        >>> shapes = {"x": (1, 3, 20, 24)}
+        >>> (result,) = modelc.tune("net.onnx", budget="4", output="t.modelc", shapes=shapes, database="measured.db")
+        >>> result.path.name, result.search.trials
+        ('t.modelc', 4)
+    """
+    one = UNNAMED if request.output is None else Path(request.output).stem or UNNAMED
+    name = one if len(request.several) == 1 else UNNAMED
+    with ExitStack() as stack:
+        models = [stack.enter_context(model_file(model, name)) for model in request.several]
+        return tune_request(replace(request, models=models))

@@ -14,7 +14,6 @@ from functools import partial
 
 import numpy as np
 
-from modelc.compile.stages import Progress
 from modelc.space.sketch import Floats
 from modelc.tune.alternatives import Alternative, Alternatives
 from modelc.tune.networks import Network, Subjects, Tasks
@@ -26,6 +25,7 @@ from modelc.tune.search.resume import Memory
 from modelc.tune.search.scheduler import Scheduler
 from modelc.tune.search.standing import Standing, Watch
 from modelc.tune.search.tune import BATCH, Budget, Measure, Moment, Subject, Tuned, tune_tasks
+from modelc.verb import Progress
 
 CROSSED = 8  # Candidates of a round of the joint stage
 PREPARED = 0.5  # of the joint stage's share of the budget, after which no more alternatives are made

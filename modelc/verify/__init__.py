@@ -1,5 +1,5 @@
-"""Packages against what they mean: kernels, outputs, speed; `modelc.verify(...)` calls compile/verification.py, for
-which a package is first read with its choices.
+"""Packages against what they mean: kernels, outputs, speed. `modelc.verify` is in compile/verification.py: a package is
+first read with its choices.
 
 draw.py, check.py        inputs that a model makes sense of, and running a package on them
 draw_*.py                whole numbers and indices, and real numbers, for what the model makes of them
@@ -17,9 +17,6 @@ engine.py, worker.py     a package, ONNX Runtime or OpenVINO in a process of its
 bench.py, profile.py     speed side by side; time by kernel
 rounds.py, slower.py     whether a package, or a kernel, is slower than another
 counts.py                how many instructions a run takes
+run.py                   a package run once
 diff.py                  what two packages differ in
 """
-
-from modelc.callable_room import make_callable
-
-make_callable(__name__, "modelc.compile.verification", "verify")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import InputError, ModelcError, TargetError
+from modelc.frontend.load.given import ModelSource, model_file
 from modelc.package import Package, lacking, machine_of, read_package
 from modelc.package.spec import Plan
 from modelc.package.toolchain import native_machine
 from modelc.target import Peak, Unit, best_unit, probe
+from modelc.verb import Progress
 from modelc.verify.check import for_the_model, given_or_drawn, other_model, variant_of
 from modelc.verify.engine import NAMES, Engine
 
@@ -37,22 +40,48 @@ class Timed(Protocol):
 
 def bench(
     package: str | Path,
-    against: Sequence[str] = (),
-    model: str | Path | None = None,
+    against: str | Path | Sequence[str | Path] = (),
+    model: ModelSource | None = None,
     threads: int = 1,
     seconds: float = 3.0,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
     peak: bool = False,
     inputs: Mapping[str, NDArray[Any]] | None = None,
 ) -> dict[str, Any]:
-    """Times the package and every engine of `against` for about `seconds` each: ort, ort-daz (with denormals as zero),
-    ort-plain (without optimisations), openvino in float32, openvino-bf16, or the path of another package, PKG.modelc.
-    All run on `inputs`, or on drawn ones. `ratio` is an engine's time / the package's, as beside() says it: above 1,
-    the package is faster. With `peak` also what this machine's units reach by themselves: `peak_gflops` for every dtype
-    that the package computes in, `peak_share` of the time that its arithmetic would take there."""
-    say = progress or (lambda text: None)
-    packages = [name for name in dict.fromkeys(against) if name.endswith(SUFFIX)]
-    others = [name for name in dict.fromkeys(against) if name not in packages]
+    """Times a package beside other engines, in alternating slices of one run, each in a process of its own.
+
+    Args:
+        package: A package for this machine.
+        against: What it is timed beside, one or several: ort, ort-daz (with denormals as zero), ort-plain (without
+            optimisations), openvino (in float32), openvino-bf16, or other packages, PKG.modelc.
+        model: The model that the engines run, as of modelc.compile.
+        threads: Of each engine.
+        seconds: About how long each is timed.
+        progress: Is told what is timed, `progress(stage, text)`; an exception from it ends the call.
+        peak: Whether it is also timed what this machine's units reach by themselves.
+        inputs: Arrays by name, in the variant that takes them. Default: drawn, in the first variant.
+
+    Returns:
+        By the keys `engines` the milliseconds of each (median_ms, p10_ms, p90_ms) and the number of runs; `ratio` each
+        engine's time over the package's, the median over slices that follow each other: above 1 the package is faster;
+        with `peak` also `peak_gflops` by dtype, and `peak_share`, the part of the time that its arithmetic would take
+        there.
+
+    Raises:
+        InputError: There is no such engine, the model is missing, or inputs do not fit.
+        PackageError: The package is damaged.
+        TargetError: The package is for another machine.
+
+    Example:
+        >>> timed = modelc.bench("net.modelc", against="ort", model="net.onnx", seconds=0.2)
+        >>> sorted(timed["engines"]), timed["ratio"]["ort"] > 0
+        (['modelc', 'ort'], True)
+    """
+    say = partial(progress or (lambda stage, text: None), "timing")
+    several = (against,) if isinstance(against, str | Path) else against
+    names = dict.fromkeys(map(str, several))
+    packages = [name for name in names if name.endswith(SUFFIX)]
+    others = [name for name in names if name not in packages]
     if unknown := sorted(set(others) - set(NAMES[1:])):
         raise InputError(_no_engine(unknown[0]))
     if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
@@ -60,29 +89,31 @@ def bench(
     if others and model is None:
         raise InputError(f"to compare with {', '.join(others)} the ONNX model is needed: give --model MODEL.onnx")
     read = native_package(package)
-    feed = given_or_drawn(read, model, inputs)
-    number = variant_of(read, feed)
-    for other in packages:
-        same_boundary(read, number, native_package(other))
     with ExitStack() as stack:
+        path = None if model is None else stack.enter_context(model_file(model))
+        feed = given_or_drawn(read, path, inputs)
+        number = variant_of(read, feed)
+        for other in packages:
+            same_boundary(read, number, native_package(other))
         engines: dict[str, Engine] = {}
         for name in ("modelc", *packages, *others):
             say(f"opening {name}")
-            path = package if name == "modelc" else name if name in packages else model
-            assert path is not None
-            engines[name] = stack.enter_context(Engine("modelc" if name in packages else name, path, threads))
+            run = package if name == "modelc" else name if name in packages else path
+            assert run is not None
+            engines[name] = stack.enter_context(Engine("modelc" if name in packages else name, run, threads))
             engines[name].run(for_the_model(read, feed) if name in others else feed)
         plan = read.manifest.variants[number]
         peaks = {dtype: stack.enter_context(Peak(unit, threads)) for dtype, unit in _units(plan).items() if peak}
         times = alternating({**engines, **peaks}, seconds, say, SLICES, FRESH)
         abouts = {name: name if name in packages else engine.about for name, engine in engines.items()}
+        notes = [] if path is None else list(other_model(read, path))
     ours = median(times["modelc"])
     gflops = {dtype: peak_timer.gflops(median(times.pop(dtype))) for dtype, peak_timer in peaks.items()}
     shares = {"peak_gflops": gflops, "peak_share": _least_ms(plan, gflops) / ours} if peak else {}
     return {
         "threads": threads,
         "inputs": {name: list(array.shape) for name, array in feed.items()},
-        "notes": list(other_model(read, model)) if model is not None else [],
+        "notes": notes,
         "engines": {name: {"about": abouts[name], **_percentiles(slices)} for name, slices in times.items()},
         "ratio": {name: beside(times[name], times["modelc"]) for name in times if name != "modelc"},
         **shares,

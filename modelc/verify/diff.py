@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from modelc.errors import ModelcError
 from modelc.package import Package, Step, read_choices, read_package
+from modelc.verb import Progress
 from modelc.verify.bench import native_package, same_boundary
 from modelc.verify.check import given_or_drawn, variant_of
 from modelc.verify.engine import Engine
@@ -19,12 +21,29 @@ ROUNDS, SLICE = 5, 0.1  # of fresh processes, seconds of each
 Nodes = tuple[str, ...]
 
 
-def diff(
-    first: str | Path, second: str | Path, times: bool = True, say: Callable[[str], None] = lambda text: None
-) -> dict[str, Any]:
-    """What changed from the first package to the second, as plain data. Kernels of their first variants are compared by
-    the nodes that they cover; with `times`, also what each takes, where this machine can run both. Raises
-    PackageError."""
+def diff(first: str | Path, second: str | Path, times: bool = True, progress: Progress | None = None) -> dict[str, Any]:
+    """What changed from one package to another: kernels, schedules, layouts, dtypes, sizes, times.
+
+    Args:
+        first: The package before. Kernels of the first variants are compared, by the ONNX nodes that they cover.
+        second: The package after.
+        times: Whether kernels are timed too, where this machine can run both packages: loading executes them.
+        progress: Is told what is timed, `progress(stage, text)`; an exception from it ends the call.
+
+    Returns:
+        By the keys `same` whether it is the same package; `facts` what it is as a whole, before and after; `kernels`
+        those of the same nodes with their `changes`, and `us`, microseconds before and after; `layouts` the values that
+        are stored otherwise; `only` the kernels of each that the other has not; `unchanged` how many did not change.
+
+    Raises:
+        PackageError: A package is damaged.
+
+    Example:
+        >>> seen = modelc.diff("net.modelc", "net.modelc", times=False)
+        >>> seen["same"], seen["layouts"]
+        (True, [])
+    """
+    say = partial(progress or (lambda stage, text: None), "diff")
     packages = read_package(first), read_package(second)
     choices = [read_choices(package) for package in packages]
     kernels = [_by_nodes(package) for package in packages]

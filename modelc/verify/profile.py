@@ -19,10 +19,30 @@ from modelc.verify.check import given_or_drawn, variant_of
 def profile(
     package: str | Path, threads: int = 1, repeat: int = 20, inputs: Mapping[str, NDArray[Any]] | None = None
 ) -> dict[str, Any]:
-    """What every kernel of the package's first variant, or of that which takes `inputs`, takes in a run, all its
-    calls together, in order; what control flow does not come to takes nothing. `peak_share` is against this
-    machine's vector peak for the dtype that the kernel computes in (float32's where that was not measured),
-    measured in this run."""
+    """What each kernel of a package takes in a run, and how near it comes to this machine's peak.
+
+    Args:
+        package: A package for this machine. Loading it executes the library in it.
+        threads: On how many threads it runs.
+        repeat: How many runs are timed, after one to warm up.
+        inputs: Arrays by name, in the variant that takes them. Default: drawn, in the first variant.
+
+    Returns:
+        By the keys `total_us` the microseconds of a run in kernels; `kernels` a row for each in order of execution: its
+        ONNX `nodes`, `us` of all its calls in a run together, its `share` of the run, `flops`, `bytes`, `gflops`, and
+        `peak_share`, against this machine's vector peak for the dtype that it computes in (float32's where that was not
+        measured); `peak_gflops` of a core by dtype. What control flow does not come to takes nothing.
+
+    Raises:
+        InputError: Inputs do not fit the package.
+        PackageError: The package is damaged.
+        TargetError: The package is for another machine.
+
+    Example:
+        >>> rows = modelc.profile("net.modelc")["kernels"]
+        >>> round(sum(row["share"] for row in rows), 3)
+        1.0
+    """
     read = read_package(package)
     if machine_of(read.manifest.target.triple) != native_machine():
         raise TargetError(f"{package} was built for {read.manifest.target.triple}: it cannot be timed on this machine")

@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from modelc.runtime.shown import page, table
 from modelc.verify.as_used import Used
 from modelc.verify.beginning import Beginning
 from modelc.verify.compare import FILTERED, Distance, Tolerance
@@ -180,6 +181,20 @@ class Report:
             where = f"kernel {wrong.kernel} ({', '.join(wrong.nodes[:NAMED])}){f' and {more} more' * (more > 0)}"
             return f"is wrong in {where}: value {value!r} {fault}"
         return self._agreement() if self.passed else self._departure()
+
+    def __repr__(self) -> str:
+        return f"Report({'passed' if self.passed else 'FAILED'}: {self.sentence()})"
+
+    def _repr_html_(self) -> str:
+        """The outputs, and the kernels with a bar for how much of what rounding may do each is off by."""
+        outputs = [(o.name, f"{o.distance.max_abs:.1e}", "passed" if o.passed else "FAILED") for o in self.outputs]
+        kernels = [
+            (k.kernel, ", ".join(k.nodes), f"{k.samples:,}", f"{k.worst:.2f}", "" if k.passed else "WRONG")
+            for k in self.kernels
+        ]
+        names = ("kernel", "nodes", "samples", "of what is allowed", "")
+        shares = [kernel.worst for kernel in self.kernels]
+        return page(repr(self), table(("output", "largest difference", ""), outputs), table(names, kernels, shares))
 
     def _agreement(self) -> str:
         parts = [self._tolerance_used()] if any(output.near for output in self.outputs) else []

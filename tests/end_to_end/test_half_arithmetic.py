@@ -109,7 +109,7 @@ def test_a_weight_that_is_off_by_a_quarter_is_noticed(package: Path, tmp_path: P
     changed.reshape(-1)[np.abs(changed).argmax()] *= 1.25
     first.CopyFrom(numpy_helper.from_array(changed, first.name))
     onnx.save(other, tmp_path / "other.onnx")
-    report = modelc.verify_package(package, tmp_path / "other.onnx")
+    report = modelc.verify(package, tmp_path / "other.onnx")
     assert not report.passed and report.first_wrong is not None and "w1" in report.first_wrong.nodes
 
 

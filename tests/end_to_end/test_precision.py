@@ -343,7 +343,7 @@ def test_a_package_in_bfloat16_says_so_and_is_rebuilt_from_its_choices(tmp_path)
     assert read_choices_file(tmp_path / "p").config.policy.precision == "bf16"
     modelc.compile(small.model(), output=tmp_path / "again", choices=tmp_path / "p/choices.json")
     assert digests(tmp_path / "again") == digests(tmp_path / "p")
-    layers = modelc.verify_package(tmp_path / "p", small.model(), per_layer=True).layers
+    layers = modelc.verify(tmp_path / "p", small.model(), per_layer=True).layers
     assert {layer.value for layer in layers} >= {"r1", "y"} and all(layer.distance.passed for layer in layers)
 
 

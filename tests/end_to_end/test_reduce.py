@@ -110,12 +110,12 @@ def test_a_wrong_kernel_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def judge(path: Path, inputs: Path, options: Sequence[str], seconds: float) -> Failure | None:
         ops = [n.op_type for n in onnx.load(path).graph.node]
         with np.load(inputs) as arrays:
-            assert len(arrays.files) >= 1 and options == ("--threads", "1")
+            assert len(arrays.files) >= 1 and options == ("--config", "default", "--precision", "f32")
         together = ("Mul", "Sigmoid") in pairwise(ops)
         return Failure("wrong", f"{len(ops)} outputs are off") if together else None
 
     monkeypatch.setattr("modelc.compile.reduction.judged", judge)
-    found = reduce(tmp_path / "m.onnx", tmp_path / "small.onnx", Flags(), ("--threads", "1"))
+    found = reduce(tmp_path / "m.onnx", tmp_path / "small.onnx", config="default", precision="f32")
     assert (found.nodes, found.left, found.failure.kind) == (40, 2, "wrong") and found.attempts < 40
     assert [n.op_type for n in onnx.load(found.path).graph.node] == ["Mul", "Sigmoid"]
     with np.load(found.inputs) as arrays:
@@ -176,9 +176,10 @@ def test_sizes_from_data_are_bounded_in_every_excerpt(
     bound, state = ("--bound", "n=5"), ("--state", "past=present")
     assert flags == {(0, 1): (*bound, *state), (1,): bound, (0,): state, (2,): ()}
     assert found[0, 1] is not None and {*found[0, 1].feed} == {"n"}
-    for unknown in (Flags(bounds={"m": 5}), Flags(states={"past": "y2"})):
-        with pytest.raises(ModelError, match="names no"):
-            reduce(tmp_path / "m.onnx", tmp_path / "small.onnx", unknown)
+    with pytest.raises(ModelError, match="names no"):
+        reduce(tmp_path / "m.onnx", tmp_path / "small.onnx", bounds={"m": 5})
+    with pytest.raises(ModelError, match="names no"):
+        reduce(tmp_path / "m.onnx", tmp_path / "small.onnx", states={"past": "y2"})
 
     def judge(path: Path, inputs: Path, options: Sequence[str], seconds: float) -> Failure | None:
         given = dict(zip(options[::2], options[1::2], strict=True))
@@ -220,4 +221,4 @@ def test_failures_that_are_the_same() -> None:
 
 def test_a_model_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="does not exist"):
-        reduce(tmp_path / "no.onnx", tmp_path / "small.onnx", Flags())
+        reduce(tmp_path / "no.onnx", tmp_path / "small.onnx")

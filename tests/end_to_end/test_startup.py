@@ -65,6 +65,8 @@ def test_who_lowers_nothing_imports_no_tvm(tmp_path: Path) -> None:
 def test_importing_the_runtime_loads_nothing_else() -> None:
     program = (
         "import sys, modelc.runtime\n"
+        "assert 'numpy' not in sys.modules\n"
+        "modelc.runtime.load, modelc.runtime.InferenceSession, modelc.runtime.as_bits\n"
         "known = {*sys.stdlib_module_names, 'numpy', 'modelc'}\n"
         "print(sorted(m for m in sys.modules if m.split('.')[0] in ('tvm', 'onnx', 'yaml', 'click', 'scipy')))\n"
         "print(sorted(m for m in sys.modules if m.startswith('modelc')))\n"

@@ -18,11 +18,12 @@ from repository import ROOT
 HOUSE = ROOT / "modelc"
 
 ROOMS = (  # from the top
+    "runtime",
     "errors",
     "scratch",
     "signals",
     "python_worker",
-    "callable_room",
+    "verb",
     "policy",
     "ir",
     "target",
@@ -32,7 +33,6 @@ ROOMS = (  # from the top
     "partition",
     "layout",
     "space",
-    "runtime",
     "package",
     "codegen",
     "plan",

@@ -1,5 +1,6 @@
 """An ONNX file: checked, read, typed.
 
+given.py      models as users give them: files, or what is in memory
 check.py      whether a model is one by ONNX's own schemas
 read.py       the protobuf, its versions and the data of its tensors
 attributes.py attributes as Python values
