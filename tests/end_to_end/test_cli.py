@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import time
 
 import numpy as np
@@ -271,6 +272,44 @@ def test_inspect_a_model(cli, tmp_path) -> None:
     path = small.save(tmp_path / "m.onnx", [helper.make_node("Nonsense", ["x"], ["y"])], {"x": [3]}, {"y": [3]}, {})
     code, out, _ = cli("inspect", path)
     assert code == 0 and "cannot compile Nonsense" in out
+
+
+def test_what_inspect_says_of_free_dimensions_can_be_typed(cli, tmp_path) -> None:
+    nodes = [helper.make_node("Add", ["x", "b"], ["s"]), helper.make_node("Relu", ["s"], ["y"])]
+    path = small.save(tmp_path / "m.onnx", nodes, {"x": [None, 6], "b": ["rows", 6]}, {"y": [None, 6]}, {})
+    code, out, _ = cli("inspect", path)
+    line = next(line for line in out.splitlines() if "free dimensions" in line)
+    assert code == 0 and "in place of 1 for rows, dimension 0 of 'x'" in line
+    flags = shlex.split(line.partition("add ")[2].partition(", with")[0])
+    assert flags == ["--dim", "rows=1", "--shape", "x=1,6"]
+    code, out, _ = cli("inspect", path, *flags)
+    assert code == 0 and "free dimensions" not in out
+    assert cli("compile", path, *flags, "--stop-after", "partition")[0] == 0
+
+
+def test_compile_counts_the_kernels_that_inspect_counts(cli, tmp_path) -> None:
+    result = json.loads(
+        cli(
+            "compile",
+            small.model(),
+            "--dim",
+            "batch=1",
+            "--dim",
+            "h=12|20",
+            "--dim",
+            "w=12",
+            "-o",
+            tmp_path / "p",
+            "--no-verify",
+            "--json",
+        )[1]
+    )
+    assert result["kernels"] == json.loads(cli("inspect", tmp_path / "p", "--json")[1])["kernels"]
+
+
+def test_json_in_front_of_the_verb_is_told_where_it_goes(cli) -> None:
+    code, out, err = cli("--json", "doctor")
+    assert code == 2 and "behind the verb" in err and json.loads(out)["error"]["kind"] == "UsageError"
 
 
 def test_inspect_a_package(cli) -> None:
