@@ -8,6 +8,7 @@ made or set aside there, and nowhere else; and cleaning up makes nothing, but fo
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -19,9 +20,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from shutil import disk_usage
+
+from modelc.errors import TemporaryError
 
 TEMPORARY = re.compile(r"modelc-tmp-\w+-[a-z0-9_]{8}")
 PARTIAL, ASIDE = ".modelc.partial", ".modelc.old"  # how names end of what lies beside a place
+NO_ROOM = 1 << 20  # bytes that are left: less is none
 NAME_BYTES = 200  # of a place's name that go into the name of what lies beside it; a file system takes 255 in all
 
 _held: set[str] = set()  # what this process would leave behind
@@ -38,8 +43,15 @@ class TemporaryFolder:
     def __enter__(self) -> str:
         return self.name
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
+        """Raises TemporaryError where an error is that there is no room in this folder, not elsewhere."""
+        full = isinstance(error, OSError) and error.errno == errno.ENOSPC and disk_usage(self.name).free < NO_ROOM
         self.cleanup()
+        if full:
+            folder = os.path.dirname(self.name)
+            raise TemporaryError(
+                f"there is no room for temporary files in {folder}: make some there, or name another folder by TMPDIR"
+            ) from None
 
 
 def user_cache() -> Path:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import shlex
+import tempfile
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -90,6 +94,27 @@ def test_compile_with_tolerances_of_zero_is_decided_by_float64(cli, tmp_path) ->
     options = ["--config", tmp_path / "c.yaml", "-o", tmp_path / "p"]
     code, _, err = cli("compile", path, *options)  # as near to float64 as ONNX Runtime: right all the same
     assert code == 0, err
+
+
+@pytest.mark.parametrize("compiler", ["/nonexistent/cc", "/bin/false"])
+def test_a_compiler_that_does_not_work_is_said_before_any_kernel_is_compiled(cli, monkeypatch, compiler) -> None:
+    monkeypatch.setenv("CC", compiler)
+    code, out, err = cli("compile", small.model(), "--shape", "x=1,3,20,24", "-o", "unwritten.modelc")
+    assert code == 2 and out == "" and compiler in err and "import" not in err.split() and "codegen" not in err
+
+
+def test_no_room_for_temporary_files_names_their_folder(cli, tmp_path, monkeypatch) -> None:
+    write = Path.write_text
+
+    def full(path: Path, *arguments: object, **named: object) -> int:
+        if "modelc-tmp-" in path.parent.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr("modelc.scratch.disk_usage", lambda folder: SimpleNamespace(free=4096))
+    code, _, err = cli("compile", small.model(), "--shape", "x=1,3,20,24", "-o", tmp_path / "p")
+    assert code == 2 and f"no room for temporary files in {tempfile.gettempdir()}: " in err and "TMPDIR" in err
 
 
 @pytest.mark.sweep(1)
