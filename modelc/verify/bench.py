@@ -19,7 +19,9 @@ from modelc.package.toolchain import native_machine
 from modelc.target import Peak, Unit, best_unit, probe
 from modelc.verify.check import for_the_model, given_or_drawn, other_model, variant_of
 from modelc.verify.engine import NAMES, Engine
+from modelc.verify.noise import FixedLoop, noise_of
 
+LOOP = "a fixed loop"  # among what is timed by turns
 SUFFIX = ".modelc"  # of what is a package among engines
 BRIEF = 10  # slices of a short look, all in the same processes
 SLICES, FRESH = 40, 8  # in all, and in the same processes: a neighbour may be busy for a second
@@ -30,7 +32,7 @@ Slices = list[list[float]]  # milliseconds of every run of an engine, by slice
 
 
 class Timed(Protocol):
-    """What can be timed by turns with others: an Engine, a Peak."""
+    """What can be timed by turns with others: an Engine, a Peak, a FixedLoop."""
 
     def time(self, seconds: float) -> list[float]: ...
 
@@ -48,8 +50,9 @@ def bench(
     """Times the package and every engine of `against` for about `seconds` each: ort, ort-daz (with denormals as zero),
     ort-plain (without optimisations), openvino in float32, openvino-bf16, or the path of another package, PKG.modelc.
     All run on `inputs`, or on drawn ones. `ratio` is an engine's time / the package's, as beside() says it: above 1,
-    the package is faster. With `peak` also what this machine's units reach by themselves: `peak_gflops` for every dtype
-    that the package computes in, `peak_share` of the time that its arithmetic would take there."""
+    the package is faster. `noise` is of a fixed loop by turns with them. With `peak` also what this machine's units
+    reach by themselves: `peak_gflops` for every dtype that the package computes in, `peak_share` of the time that its
+    arithmetic would take there."""
     say = progress or (lambda text: None)
     packages = [name for name in dict.fromkeys(against) if name.endswith(SUFFIX)]
     others = [name for name in dict.fromkeys(against) if name not in packages]
@@ -74,8 +77,9 @@ def bench(
             engines[name].run(for_the_model(read, feed) if name in others else feed)
         plan = read.manifest.variants[number]
         peaks = {dtype: stack.enter_context(Peak(unit, threads)) for dtype, unit in _units(plan).items() if peak}
-        times = alternating({**engines, **peaks}, seconds, say, SLICES, FRESH)
+        times = alternating({**engines, **peaks, LOOP: FixedLoop()}, seconds, say, SLICES, FRESH)
         abouts = {name: name if name in packages else engine.about for name, engine in engines.items()}
+    noise = noise_of(times.pop(LOOP))
     ours = median(times["modelc"])
     gflops = {dtype: peak_timer.gflops(median(times.pop(dtype))) for dtype, peak_timer in peaks.items()}
     shares = {"peak_gflops": gflops, "peak_share": _least_ms(plan, gflops) / ours} if peak else {}
@@ -85,6 +89,7 @@ def bench(
         "notes": list(other_model(read, model)) if model is not None else [],
         "engines": {name: {"about": abouts[name], **_percentiles(slices)} for name, slices in times.items()},
         "ratio": {name: beside(times[name], times["modelc"]) for name in times if name != "modelc"},
+        "noise": noise.to_json(),
         **shares,
     }
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -234,20 +235,41 @@ def test_bench(cli, in_brief: None) -> None:
     longer = json.loads(cli("bench", small.package(), "--seconds", 1.5, "--threads", 1, "--json")[1])
     assert longer["threads"] == 1 and longer["engines"]["modelc"]["runs"] > 0 and time.monotonic() - begin >= 1.5
     code, out, _ = cli("bench", small.package(), *options, "--against", small.package())
-    assert code == 0 and "onnxruntime" in out and "median ms" in out and out.count(str(small.package())) == 1
+    assert (
+        code == 0
+        and "onnxruntime" in out
+        and "median ms" in out
+        and "a fixed loop beside" in out
+        and out.count(str(small.package())) == 1
+    )
     code, out, _ = cli("bench", small.package(), "--seconds", 0.2, "--peak")
     assert code == 0 and re.search(r"\d+% of the peak: float32 \d+ GFLOP/s in this run", out)
     code, _, err = cli("bench", small.package(), "--against", "ort")
     assert code == 2 and "--model" in err
 
 
+def test_a_dry_run_has_not_passed(cli, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(small.model(), tmp_path / "net.onnx")
+    (tmp_path / "modelc.yaml").write_text(
+        "schema: 1\ntargets: [native]\nmodels:\n  net: {path: net.onnx, dims: {batch: 1, h: 20, w: 24}}\n"
+    )
+    code, out, _ = cli("build", "--dry-run", "--cache", tmp_path / "cache")
+    assert code == 0 and "of 1 cell, 1 would be built; nothing was made" in out and "passed" not in out
+
+
 def test_profile(cli, tmp_path) -> None:
     code, out, _ = cli("profile", small.package(), "--json")
     found = json.loads(out)
     assert code == 0 and any(k["flops"] > 0 for k in found["kernels"]) and found["peak_gflops"]["float32"] > 0
+    assert {row["operators"] for row in found["operators"]} >= {"conv", "matmul"} and found["noise"]["spread"] >= 1
+    assert sum(row["us"] for row in found["operators"]) == pytest.approx(sum(row["us"] for row in found["kernels"]))
+    assert all(row["p10_us"] <= row["us"] <= row["p90_us"] for row in found["kernels"])
     np.savez(tmp_path / "in.npz", x=np.ones((1, 3, 20, 24), np.float32))
     code, out, _ = cli("profile", small.package(), "--threads", 2, "--inputs", tmp_path / "in.npz")
-    assert code == 0 and "GFLOP/s" in out and "2 thread(s)" in out
+    assert code == 0 and "GFLOP/s" in out and "2 thread(s)" in out and "a fixed loop beside" in out
+    shown = [float(line.split()[1]) for line in out.split("operators")[0].splitlines()[1:] if line.strip()]
+    assert shown == sorted(shown, reverse=True)
     np.savez(tmp_path / "in.npz", x=np.ones((1, 3, 20, 23), np.float32))
     for verb in ("profile", "bench"):
         code, _, err = cli(verb, small.package(), "--inputs", tmp_path / "in.npz")
