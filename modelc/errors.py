@@ -50,6 +50,10 @@ class OutputError(ModelcError):
     """Stdout: a full disk, a closed descriptor."""
 
 
+class TemporaryError(ModelcError):
+    """No room for temporary files."""
+
+
 class ToolchainError(ModelcError):
     """No compiler or emulator for the target, or one that failed."""
 

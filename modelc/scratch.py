@@ -9,6 +9,7 @@ makes nothing, but for put_back().
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -20,11 +21,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from shutil import disk_usage
+
+from modelc.errors import TemporaryError
 
 NUMBER = "([0-9a-f]{8,16})"  # of an inode, as it stands in a name
 DRAWN = "[a-z0-9_]{8}"  # by tempfile
 TEMPORARY = re.compile(rf"modelc-tmp-\w+-{DRAWN}{NUMBER}")
 PARTIAL, ASIDE = ".modelc.partial", ".modelc.old"  # how names end of what lies beside a place
+NO_ROOM = 1 << 20  # bytes that are left: less is none
 NAME_BYTES = 200  # of a place's name that go into the name of what lies beside it; a file system takes 255 in all
 
 _held: set[str] = set()  # what this process would leave behind
@@ -41,8 +46,15 @@ class TemporaryFolder:
     def __enter__(self) -> str:
         return self.name
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
+        """Raises TemporaryError where an error is that there is no room in this folder, not elsewhere."""
+        full = isinstance(error, OSError) and error.errno == errno.ENOSPC and disk_usage(self.name).free < NO_ROOM
         self.cleanup()
+        if full:
+            folder = os.path.dirname(self.name)
+            raise TemporaryError(
+                f"there is no room for temporary files in {folder}: make some there, or name another folder by TMPDIR"
+            ) from None
 
 
 def user_cache() -> Path:

@@ -50,8 +50,14 @@ VERBS = (
 )
 
 
+def _json_goes_behind(context: click.Context, option: click.Parameter, value: bool) -> None:
+    if value:
+        raise click.UsageError("--json goes behind the verb: modelc VERB --json, as in modelc doctor --json", context)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="modelc")
+@click.option("--json", is_flag=True, expose_value=False, hidden=True, callback=_json_goes_behind)
 def group() -> None:
     """Compiles ONNX models to self-contained native packages for a described CPU."""
 

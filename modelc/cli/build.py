@@ -77,7 +77,11 @@ def build(
     else:
         table = [(*row[:2], *map(_size, row[2:5]), *row[5:]) for row in rows(result.build)]
         show(COLUMNS, table)
-        say(f"{sentence(result.build)}, in {result.build['seconds']:.1f} s")
+        if dry_run:
+            missing = sum(row["outcome"] == "to build" for row in result.build["cells"])
+            say(f"of {len(table)} cell{'s' * (len(table) != 1)}, {missing} would be built; nothing was made or judged")
+        else:
+            say(f"{sentence(result.build)}, in {result.build['seconds']:.1f} s")
         for path in result.files:
             say(f"  {path}")
     for failure in failures_of(result.build):

@@ -139,6 +139,14 @@ class Toolchain:
         """Runs the compiler in `folder`. Raises ToolchainError with what it said if it fails."""
         _run("C compiler", self.command, arguments, folder)
 
+    def check(self) -> None:
+        """Raises ToolchainError where a small source that needs the C library's headers, if there is one, does not
+        compile: said before any kernel is."""
+        header = "stdint.h" if self.libc == "none" else "string.h"
+        with TemporaryFolder("cc") as name:
+            (Path(name) / "empty.c").write_text(f"#include <{header}>\nint empty;\n")
+            self.compile(["-c", "empty.c", "-o", "empty.o"], Path(name))
+
     def link_module(self, arguments: Sequence[str], folder: Path) -> None:
         """Runs the linker of WebAssembly, of ziglang by itself: its cc would build a C library first."""
         if self.zig:
