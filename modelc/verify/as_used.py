@@ -66,7 +66,8 @@ class JudgedRuns:
 
 def as_used(judged: JudgedRuns, seconds: float) -> Used:
     """Runs the package in every setting, on what runs that were judged were given, and compares the bits with what they
-    made. `seconds` of processor time are what judging took. A package that crashes, does not end or refuses has failed."""
+    made. Judging took so many `seconds` of processor time. A package that crashes, does not end or refuses has
+    failed."""
     if emulated(judged.package):
         return _once_alone(judged)
     made, share = 0, max(LEAST_SECONDS, SHARE * seconds) / (2 * len(judged.by_variant))
