@@ -83,7 +83,7 @@ def verify_outputs(
     `blueprints` of all variants, none where these are not known, with an effort of EFFORTS, or with a `brief` one,
     which takes a small share of the time that compiling takes; `per_layer` compares them with ONNX Runtime's pieces
     too, whether or not an output departs. `say` is told how many kernels of how many have run."""
-    start = time.monotonic()
+    start = time.process_time()
     read = read_package(package, check=True)
     if inputs is not None:
         inputs = without_constants(fixed_inputs(read), inputs)
@@ -157,7 +157,7 @@ def verify_outputs(
     layers, dtype = tuple(whole.layers.values()), narrow.dtype
     report = Report(about, rtol, atol, bf16, f16, dtype, seed, compared, outputs, kernels, layers, failure, told)
     report = replace(report, distinct=_distinct(inside), imported=imported)
-    return replace(report, used=as_used(judged, time.monotonic() - start)) if report.passed else report
+    return replace(report, used=as_used(judged, time.process_time() - start)) if report.passed else report
 
 
 def _distinct(inside: Sequence[_Inside]) -> int:

@@ -23,8 +23,10 @@ from modelc.ops.operator import Inputs
 from modelc.package import read_package
 from modelc.verify.beginning import Apart, beginning_of, made_of
 from modelc.verify.compare import BF16, scaled, unsettled
+from modelc.verify.kernels.reading import BOTH_RIGHT, Explanation
 from modelc.verify.pieces import Limits, Piece, Written
 from modelc.verify.verdict import verify_outputs
+from modelc.verify.witness import compare_pieces
 
 RNG = np.random.default_rng(0)
 
@@ -378,3 +380,21 @@ def test_numbers_that_become_more_do_not_move_as_far() -> None:
     piece = Piece(Written("k", ("n",), ours), "y", theirs, Span(None, 0), Limits(1e-3, 1e-4, BF16, False, 32.0))
     assert not piece.moves_as_far([np.zeros((16, 3), np.int64)])
     assert piece.moves_as_far([np.zeros((17, 3), np.int64)])
+
+
+def test_what_is_near_in_the_whole_model_is_not_evaluated(tmp_path: Path) -> None:
+    """A value 100 roundoffs of its scale away is asked about where roundings ordinarily take one no farther than 10."""
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["y"])]
+    model = small.save(tmp_path / "m.onnx", nodes, {"x": [64]}, {"y": [64]}, {})
+    x = np.ones(64, np.float32)
+    written = {"a": Written("relu", ("r",), x * np.float32(1 + 100 * 2**-24)), "y": Written("neg", ("n",), -x)}
+    for units, expected in ((200.0, []), (10.0, ["a"])):
+        asked: list[str] = []
+
+        def explains(name: str, theirs: np.ndarray, asked: list[str] = asked) -> Explanation:
+            asked.append(name)
+            return BOTH_RIGHT
+
+        limits = Limits(1e-3, 1e-4, BF16, False, units)
+        witnessed = compare_pieces(model, {"x": x}, written, limits, explains, True)
+        assert all(layer.passed for layer in witnessed.layers) and asked == expected
