@@ -117,12 +117,13 @@ def _decisions(
         return piece.may_move(explained) and piece.moves_as_far([run[piece.name] for run in moved_runs()])
 
     def moves_by_little(piece: Piece, explained: Explanation) -> bool:
+        if piece.theirs.dtype.kind != "f" or piece.span.rounds:  # ties, moved, are none
+            return False
         return piece.may_move(explained) and piece.moves_as_far(_moved_with_constants(path, piece.name, fed))
 
     decisions = {}
     for piece, explained in in_doubt.items():
-        compared = explained.theirs is False and piece.theirs.dtype.kind == "b"  # equal numbers, moved, are not equal
-        if not compared and (moves if explained.theirs is not False else moves_by_little)(piece, explained):
+        if (moves if explained.theirs is not False else moves_by_little)(piece, explained):
             decisions[piece.name] = MOVING
             continue
         decision = piece.decided(explained, refereed(path, piece.name, fed))
