@@ -15,6 +15,7 @@ from modelc.verify.kernels.report import OUT_OF_RANGE, KernelReport, TakenOver
 AGREES, CONTRADICTS, SILENT = "agrees", "contradicts", "cannot say"
 EXPLAINED, TIES = "rounding explains it", "a rounding at a tie explains it"
 MOVING = "ONNX Runtime's own numbers move as far when its inputs move by a hundredth of the tolerance"
+ORDINARY = "in the whole model it is as near as roundings ordinarily take it"
 HALF = "float16"
 AGREEING = "with which the reference evaluator of onnx agrees"
 NAMED = 3  # kernels or values that a note names
@@ -78,7 +79,8 @@ class LayerReport:
     """What one kernel computed, against the ONNX value of the same name, made of the same inputs. `steps`: how many
     whole numbers are a step apart, both right, for what was rounded is at a tie. `distance` is by the tolerance as
     given. Where some element is not the same to roundoff, `referee` says why ours is right all the same (EXPLAINED,
-    TIES, MOVING), or what the reference evaluator of onnx says of the kernel (AGREES, CONTRADICTS, or SILENT)."""
+    TIES, MOVING, ORDINARY), or what the reference evaluator of onnx says of the kernel (AGREES, CONTRADICTS, or
+    SILENT)."""
 
     kernel: str
     value: str

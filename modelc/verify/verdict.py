@@ -280,10 +280,9 @@ class _Inside:
                 return BOTH_RIGHT if near.passed else UNEXPLAINED
             return self.judge.explains(name, theirs)
 
+        ordinary = 0.0 if self.judge.doubted else whole.ordinary(self.number)  # of a doubt pieces decide
         # no piece is equal to the last bit
-        limits = Limits(
-            max(whole.rtol, RTOL), max(whole.atol, ATOL), whole.policy, whole.filters, whole.ordinary(self.number)
-        )
+        limits = Limits(max(whole.rtol, RTOL), max(whole.atol, ATOL), whole.policy, whole.filters, ordinary)
         try:
             return compare_pieces(model, feed, values, limits, explains, departs)
         except EngineError as error:

@@ -1,12 +1,13 @@
 """ONNX Runtime as a witness of single kernels: where an output departs, each kernel against its piece of the model.
 
-The model is cut at every value that a kernel wrote; each piece gets what the kernel got. Values are matched by name, so
-those that fusion made are not compared. Of each value all elements are compared:
+Values are matched by name, so those that fusion made are not compared. Where an output departs, a value of which all
+elements are as near to ONNX Runtime's in the whole model as roundings ordinarily take them is none that the departure
+begins at. For all others the model is cut at every value that a kernel wrote; each piece gets what the kernel got. Of
+each value all elements are compared:
 
     settled     all are ONNX Runtime's to roundoff, or whole numbers a step apart at a tie
     explained   those that are not have been evaluated: each of ours is what its kernel computes, and each of ONNX
-                Runtime's within what rounding leaves; or, where an output departs, all are as near to ONNX Runtime's
-                in the whole model as roundings ordinarily take them: what departs does not begin there
+                Runtime's within what rounding leaves
     moving      where nothing can be told of ONNX Runtime's numbers, its piece is run again on inputs that are moved by
                 a hundredth of the tolerance: one of many steps, each of which rounds to whole numbers, or one that is
                 ill-conditioned, moves as far by that as two right engines are apart. Where ONNX Runtime's numbers are
@@ -30,11 +31,11 @@ from modelc.frontend.witness.referee import part_of, refereed
 from modelc.frontend.witness.surgery import Span, change_constants, cut, expose, save
 from modelc.scratch import TemporaryFolder
 from modelc.verify.beginning import Apart
-from modelc.verify.compare import ROUNDOFF, distance
+from modelc.verify.compare import ROUNDOFF, Distance, distance
 from modelc.verify.engine import Engine, EngineError
 from modelc.verify.kernels.reading import BOTH_RIGHT, Explanation
 from modelc.verify.pieces import Limits, Piece, Written
-from modelc.verify.report import MOVING, SILENT, LayerReport
+from modelc.verify.report import MOVING, ORDINARY, SILENT, LayerReport
 
 Array = NDArray[Any]
 MOVED = 0.01  # of the tolerance: how far inputs are moved to see how far a piece moves
@@ -71,7 +72,7 @@ def compare_pieces(
     with TemporaryFolder("pieces") as folder, ExitStack() as stack:
         bare, path = Path(folder) / "model.onnx", Path(folder) / "pieces.onnx"
         expose(model, [*values], bare)
-        apart, near = tuple[Apart, ...](), set[str]()
+        apart, reports = list[Apart](), dict[str, LayerReport]()
         with Engine("ort-unoptimised", bare, timed=False) as engine:
             if whole:
                 run = engine.run(feed)
@@ -81,26 +82,34 @@ def compare_pieces(
             values = {name: value.within(kinds[name][1]) for name, value in values.items() if name in kinds}
             values = {name: v for name, v in values.items() if (v.array.dtype.name, v.array.shape) == kinds[name]}
             if whole:
-                apart = tuple(_apart_in_whole(name, value, run[name]) for name, value in values.items())
-                near = {x.value for x in apart if _is_ordinary(x, values[x.value], limits.units)}
+                for name, value in values.items():
+                    far = distance(value.array, run[name], limits.rtol, limits.atol)
+                    beyond = bool(value.unsettled(run[name]).any())
+                    apart.append(Apart(value.kernel, name, far.rms_rel, beyond))
+                    if _is_ordinary(far, value, limits.units):
+                        referee = ORDINARY if beyond else ""
+                        reports[name] = LayerReport(value.kernel, name, value.nodes, far, referee=referee)
                 del run
         arrays = {name: value.array for name, value in values.items()}
-        made = cut(model, arrays, path)
+        asked = {name: value for name, value in values.items() if name not in reports}
+        if not asked:
+            return Witnessed(tuple(reports.values()), tuple(apart))
+        made = cut(model, arrays, path, asked)
         fed = {**feed, **{made.given[name]: np.asarray(arrays[name], order="C") for name in made.given}}
         engine = stack.enter_context(Engine("ort-unoptimised", path, timed=False))
         reference = engine.run(fed)
         tensors = {**{name: reference[place] for name, place in made.read.items()}, **feed, **arrays}
-        reports, in_doubt = dict[str, LayerReport](), dict[Piece, Explanation]()
-        for name, value in values.items():
+        in_doubt = dict[Piece, Explanation]()
+        for name, value in asked.items():
             piece = Piece(value, name, reference[name], made.spans.get(name, Span(None, 0)), limits)
             settled = piece.is_settled(tensors.__getitem__)
-            explained = BOTH_RIGHT if settled or name in near else explains(name, reference[name])
+            explained = BOTH_RIGHT if settled else explains(name, reference[name])
             reports[name] = piece.report(explained, tensors.__getitem__)
             if not reports[name].passed:
                 in_doubt[piece] = explained
         for name, decision in _decisions(in_doubt, path, engine, fed, limits).items():
             reports[name] = replace(reports[name], referee=decision)
-    return Witnessed(tuple(reports.values()), apart)
+    return Witnessed(tuple(reports[name] for name in values), tuple(apart))
 
 
 def _decisions(
@@ -117,12 +126,13 @@ def _decisions(
         return piece.may_move(explained) and piece.moves_as_far([run[piece.name] for run in moved_runs()])
 
     def moves_by_little(piece: Piece, explained: Explanation) -> bool:
+        if piece.theirs.dtype.kind != "f" or piece.span.rounds:  # ties, moved, are none
+            return False
         return piece.may_move(explained) and piece.moves_as_far(_moved_with_constants(path, piece.name, fed))
 
     decisions = {}
     for piece, explained in in_doubt.items():
-        compared = explained.theirs is False and piece.theirs.dtype.kind == "b"  # equal numbers, moved, are not equal
-        if not compared and (moves if explained.theirs is not False else moves_by_little)(piece, explained):
+        if (moves if explained.theirs is not False else moves_by_little)(piece, explained):
             decisions[piece.name] = MOVING
             continue
         decision = piece.decided(explained, refereed(path, piece.name, fed))
@@ -149,15 +159,10 @@ def _moved_with_constants(path: Path, output: str, fed: Mapping[str, Array]) -> 
     return runs
 
 
-def _apart_in_whole(name: str, value: Written, theirs: Array) -> Apart:
-    far = distance(value.array, theirs, 0, 0)
-    return Apart(value.kernel, name, far.rms_rel, far.of_scale, bool(value.unsettled(theirs).any()))
-
-
-def _is_ordinary(apart: Apart, value: Written, units: float) -> bool:
+def _is_ordinary(far: Distance, value: Written, units: float) -> bool:
     """Whether no element of a value is farther from ONNX Runtime's in the whole model than so many units of roundoff
     of its scale; whole numbers have to be equal. Of 16-bit floats nothing is said."""
-    return not value.narrow and apart.of_scale <= units * ROUNDOFF.get(value.array.dtype.name, 0.0)
+    return not value.narrow and far.of_scale <= units * ROUNDOFF.get(value.array.dtype.name, 0.0)
 
 
 def moved_by(share: float, feed: Mapping[str, Array], seed: int) -> dict[str, Array]:

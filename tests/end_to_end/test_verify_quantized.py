@@ -122,11 +122,14 @@ def test_pieces_of_a_model_get_what_they_are_given(tmp_path: Path, right: Compil
     assert quantizes(right.model)
     given = {"xd_q": np.full((1, 8, 8, 8), 9, np.uint8), "c": np.full((1, 8, 8, 8), 1.0, np.float32)}
     given["rd_q"] = given["xd_q"]
-    made = cut(right.model, given, tmp_path / "pieces.onnx")
+    made = cut(right.model, given, tmp_path / "pieces.onnx", given)
     assert made.spans["xd_q"].rounding is not None and made.spans["xd_q"].rounds == 0
     assert made.spans["c"].rounding is None and made.spans["c"].rounds == 0
     with Engine("ort-plain", tmp_path / "pieces.onnx") as engine:
-        found = engine.run({"x": X, **{made.given[name]: array for name, array in given.items()}})
+        found = engine.run({"x": X, **{there: given[name] for name, there in made.given.items()}})
     assert (found["rd_q"] == round(1 / 0.0197) + 8).all()  # of c as it was given, and not as it is computed
     assert len(np.unique(found["xd_q"])) > 100  # is still what the model computes
     assert np.ptp(found["c"]) > 0 and found["c"].shape == (1, 8, 8, 8)
+    assert "rd_q" not in made.given  # nothing reads it
+    alone = cut(right.model, given, tmp_path / "piece.onnx", ["rd_q"])
+    assert list(alone.given) == ["c"] and {"rd_q"} == {*alone.spans}

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from modelc.frontend.control.structure import reads
 from modelc.frontend.witness.misread import is_misread
+from modelc.frontend.witness.surgery import nodes_between
 
 Array = NDArray[Any]
 STATED = 1 << 16  # bytes of a constant that nodes may be told by
@@ -38,7 +39,7 @@ def refereed(path: str | Path, output: str, given: Mapping[str, Array]) -> Array
 def part_of(path: str | Path, output: str, given: Mapping[str, Array]) -> onnx.ModelProto:
     """The nodes between `given` inputs and `output` of the model's own graph, as a model."""
     model = onnx.load(path)
-    nodes = _between(model.graph, output, given)
+    nodes = nodes_between(model.graph, [output], given)
     used = {name for node in nodes for name in reads(node)}
     constants = [tensor for tensor in model.graph.initializer if tensor.name in used]
     kinds = {name: onnx.helper.np_dtype_to_tensor_dtype(given[name].dtype) for name in sorted(used & given.keys())}
@@ -74,19 +75,3 @@ def _nested(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         for attribute in node.attribute:
             for body in (attribute.g, *attribute.graphs):
                 yield from _nested(body.node)
-
-
-def _between(graph: onnx.GraphProto, output: str, given: Collection[str]) -> list[onnx.NodeProto]:
-    """The nodes that `output` is made by of what is given, and of constants, in order."""
-    producers = {name: node for node in graph.node for name in node.output if name}
-    needed = set[int]()
-    pending, seen = [output], set[str]()
-    while pending:
-        name = pending.pop()
-        if name in seen or name in given or name not in producers:
-            continue
-        node = producers[name]
-        seen |= {*node.output}
-        needed.add(id(node))
-        pending += reads(node)
-    return [node for node in graph.node if id(node) in needed]

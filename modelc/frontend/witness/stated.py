@@ -13,6 +13,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import AttributeProto, numpy_helper
+from onnx import ModelProto as ModelProto
+from onnx import NodeProto as NodeProto
 
 from modelc.frontend.building.functions import domain_of
 from modelc.frontend.control.structure import node_names, reads
@@ -20,7 +22,7 @@ from modelc.frontend.load.read import element_type, sparse_array, with_data
 from modelc.ir.expr import DTYPES
 
 Array = NDArray[Any]
-Named = tuple[str, onnx.NodeProto]
+Named = tuple[str, NodeProto]
 Reader = Callable[[Path], Array]  # of a constant's data, in that folder where it is external
 NUMBERS = {  # in attributes of nodes, by type: the field, and the dtype that ONNX gives them
     AttributeProto.FLOAT: ("f", np.float32),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -46,7 +46,7 @@ class Span:
 @dataclass(frozen=True)
 class Cut:
     """A model cut at inner values: `spans` are those that it gives, `given` the inputs that take their place for what
-    reads them, `read` the outputs with what else Roundings name."""
+    reads them, as far as any is needed, `read` the outputs with what else Roundings name."""
 
     spans: Mapping[str, Span]
     given: Mapping[str, str]
@@ -113,28 +113,57 @@ def expose(path: str | Path, names: Iterable[str], output: Path) -> tuple[str, .
     return exposed
 
 
-def cut(path: str | Path, values: Mapping[str, NDArray[Any]], output: Path, also: Iterable[str] = ()) -> Cut:
-    """Writes the model cut at `values`, all of which its graph computes: each is an output, and what reads it reads an
-    input of the dtype and shape instead. What roundings need to be judged is an output too, and what of `also` the
-    graph computes."""
+def cut(path: str | Path, values: Mapping[str, NDArray[Any]], output: Path, asked: Collection[str]) -> Cut:
+    """Writes the model cut at `values`, all of which its graph computes: what reads one reads an input of the dtype and
+    shape instead. Those that are `asked` for are outputs, and so is what roundings need to be judged; what these do not
+    need is left out."""
     model = onnx.load(path)
     given = {name: f"{name}/given" for name in values}
     producers = {x: node for node in model.graph.node for x in node.output if x}
-    spans = {name: Span(_rounding(producers[name], name), _rounds_before(producers, name, given)) for name in values}
+    spans = {name: Span(_rounding(producers[name], name), _rounds_before(producers, name, given)) for name in asked}
     used = (x for s in spans.values() if s.rounding for x in (s.rounding.x, s.rounding.scale, s.rounding.zero) if x)
     stored = {t.name for t in model.graph.initializer}
     read = {x: f"{x}/read" if x in stored else x for x in used if x not in given and (x in stored or x in producers)}
     for node in _nodes(model.graph):
         for k, name in enumerate(node.input):
             node.input[k] = given.get(name, name)
-    for name, array in values.items():
-        kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-        model.graph.input.append(onnx.helper.make_tensor_value_info(given[name], kind, array.shape))
     for name in sorted(read.keys() & stored):  # a constant is no output
         model.graph.node.append(onnx.helper.make_node("Identity", [name], [read[name]]))
-    _exposed(model, [*values, *read.values(), *also])
+    del model.graph.output[:]
+    _exposed(model, [*asked, *read.values()])
+    nodes = nodes_between(model.graph, [*asked, *read.values()], ())
+    needed = {name for node in nodes for name in (*reads(node), *node.output)}
+    _keep(model.graph.node, nodes)
+    _keep(model.graph.initializer, [tensor for tensor in model.graph.initializer if tensor.name in needed])
+    given = {name: there for name, there in given.items() if there in needed}
+    for name, there in given.items():
+        kind = onnx.helper.np_dtype_to_tensor_dtype(values[name].dtype)
+        model.graph.input.append(onnx.helper.make_tensor_value_info(there, kind, values[name].shape))
     save(model, output)
     return Cut(spans, given, read)
+
+
+def nodes_between(graph: onnx.GraphProto, outputs: Iterable[str], given: Collection[str]) -> list[onnx.NodeProto]:
+    """The nodes that `outputs` are made by of what is given, and of constants, in order."""
+    producers = {name: node for node in graph.node for name in node.output if name}
+    needed = set[int]()
+    pending, seen = [*outputs], set[str]()
+    while pending:
+        name = pending.pop()
+        if name in seen or name in given or name not in producers:
+            continue
+        node = producers[name]
+        seen |= {*node.output}
+        needed.add(id(node))
+        pending += reads(node)
+    return [node for node in graph.node if id(node) in needed]
+
+
+def _keep(every: Any, kept: list[Any]) -> None:
+    """Takes the others out of a repeated field."""
+    if len(kept) < len(every):
+        del every[:]
+        every.extend(kept)
 
 
 def _exposed(model: onnx.ModelProto, names: Iterable[str]) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
 from modelc.frontend.building.functions import domain_of
@@ -18,7 +17,7 @@ from modelc.frontend.classical.linear import ML
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.onnx import live_nodes
 from modelc.frontend.witness.forests import departure, of_tables, stated_forest
-from modelc.frontend.witness.stated import Named, stated_attributes, stated_constants
+from modelc.frontend.witness.stated import ModelProto, Named, NodeProto, stated_attributes, stated_constants
 from modelc.ir.graph import Graph, Node
 from modelc.verify.kernels.constants import difference
 from modelc.verify.kernels.meaning import every_graph
@@ -49,7 +48,7 @@ def taken_over(graphs: Sequence[Graph], model: Path) -> TakenOver:
 
 
 def _constants(
-    graphs: Sequence[Graph], outline: onnx.ModelProto, nodes: Sequence[Named], folder: Path
+    graphs: Sequence[Graph], outline: ModelProto, nodes: Sequence[Named], folder: Path
 ) -> Iterator[Compared]:
     held: dict[str, dict[int, Array]] = {}  # by name, each array once
     for graph in (each for outermost in graphs for each in every_graph(outermost)):
@@ -75,7 +74,7 @@ def _attributes(graph: Graph, nodes: Sequence[Named], folder: Path) -> Iterator[
             yield from _real_attributes(name, proto, taken, folder)
 
 
-def _real_attributes(name: str, proto: onnx.NodeProto, taken: Node, folder: Path) -> Iterator[Compared]:
+def _real_attributes(name: str, proto: NodeProto, taken: Node, folder: Path) -> Iterator[Compared]:
     for attribute, stated in stated_attributes(proto, folder).items():
         held = np.asarray(taken.attrs.get(attribute))
         if stated.dtype == np.float32 and held.dtype == np.float64:  # as Python has real numbers
@@ -84,7 +83,7 @@ def _real_attributes(name: str, proto: onnx.NodeProto, taken: Node, folder: Path
             yield Compared(f"attribute {attribute} of node {name!r}", stated.size, sentence)
 
 
-def _tables(graph: Graph, name: str, proto: onnx.NodeProto, made: Sequence[Node], folder: Path) -> Iterator[Compared]:
+def _tables(graph: Graph, name: str, proto: NodeProto, made: Sequence[Node], folder: Path) -> Iterator[Compared]:
     """Of a node of ONNX's classical domain, of which the Nodes `made` are."""
     attributes, read = stated_attributes(proto, folder), {x for node in made for x in node.inputs}
     for ending, stated_as in TABLES.items():

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import DTYPES
 from modelc.ir.program import BoundTask, Program
+from modelc.package.link import PARAMS
 from modelc.package.spec import Plan
 from modelc.verify.compare import unsettled
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
@@ -45,7 +46,7 @@ Array = NDArray[Any]
 REMEMBERED_BYTES = 1 << 30  # of values that kernels wrote, for what is made of values that are none of the model's
 FEW = Effort(
     positions=4, samples=1 << 11, operands=1 << 16, points=1 << 24, calls=1, work=0, kernel_work=0
-)  # where transforms have to be evaluated, and of later runs
+)  # of later runs, and of a kernel that was judged in another place
 FEWEST = replace(FEW, positions=1, samples=1 << 9, operands=1 << 14)  # where time is over
 DEPARTING = 1 << 12  # numbers that depart from another engine's, which are judged at a time
 LEAST_WORK = 1.2e7  # that all kernels of a package may take, however few they are
@@ -71,7 +72,8 @@ class Judge:
     _bytes: int = 0
     _shadows: dict[int, Shadow] = field(default_factory=dict)  # by the Program's identity
     _channels: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
-    _judged: set[str] = field(default_factory=set)  # hashes of Tasks
+    _compared: bool = False  # whether all constants of the package were
+    _first: dict[str, int] = field(default_factory=dict)  # by a Task's hash, the BoundTask judged first: its identity
     _traced: set[tuple[int, str]] = field(default_factory=set)  # outputs of BoundTasks, by their identity
     _schedulings: dict[int, Scheduling] = field(default_factory=dict)  # by the Program's identity
     _evicted: bool = False  # whether a value of the last run is there no more
@@ -94,6 +96,7 @@ class Judge:
     def look_at_constants(self, folder: Path, plan: Plan, of_steps: Sequence[Sequence[Use]]) -> None:
         """Compares all constants of the package in `folder`."""
         program = self.blueprint.program
+        self._compared = (folder / PARAMS).exists()
         for name, sentence in wrongly_imported(program, self.blueprint.graph):
             bound = next(bound for bound in program.tasks if name in bound.values.values())
             self._fault(program, bound, name, sentence)
@@ -281,13 +284,15 @@ class Judge:
             return report
         compiled = self.blueprint.scheduled[task.hash]
         rng = np.random.default_rng((self.seed, call.number, len(self.reports)))
-        effort = FEWEST if self._late else self.effort
+        first = self._first.get(task.hash)
+        is_again = self._compared and first not in (None, id(bound))  # the same code, on constants that are right
+        effort = FEWEST if self._late else FEW if is_again else self.effort
         subset = None
         if previous is not None and self.runs > 1 and channels:
             silence = previous.silences.get(name)
             silent = np.zeros(0, np.int64) if silence is None else silence.channels
             subset, effort = np.union1d(silent, _random_channels(channels[0], ours, rng)), FEW
-        elif self._late and channels and task.hash in self._judged:
+        elif channels and (is_again or (self._late and first is not None)):
             subset = np.unique(_random_channels(channels[0], ours, rng))
         tiles, depth = _tiles(task, compiled, buffer, ours.ndim), _depth(task)
         index = chosen(ours.shape, channels, tiles, effort, rng, depth, subset)
@@ -302,9 +307,9 @@ class Judge:
             report = report.with_verdict(name, verdict)
         if (id(bound), buffer) not in self._traced:
             self._traced.add((id(bound), buffer))
-            few = chosen(ours.shape, channels, tiles, FEWEST if self._late else FEW, rng, depth)
+            few = chosen(ours.shape, channels, tiles, FEWEST if self._late or is_again else FEW, rng, depth)
             report = self._traced_to_model(call, buffer, few, report)
-        self._judged.add(task.hash)
+        self._first.setdefault(task.hash, id(bound))
         return report
 
     # --- is the schedule the model? ---------------------------------------------------------------------------------
