@@ -36,7 +36,7 @@ def load(name: str | Path) -> Target:
 
     Example:
         >>> modelc.targets.load("cortex-a76").triple
-        'aarch64-unknown-linux-gnu'
+        'aarch64-linux-gnu'
     """
     return load_target(name)
 
