@@ -14,7 +14,9 @@ needs the standard library and numpy alone.
 
 from __future__ import annotations
 
+import os
 import sys
+import warnings
 from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -61,6 +63,7 @@ if TYPE_CHECKING:  # what editors and mypy see; a test compares it with _HOMES
     from modelc.verify.run import run as run
 
 __version__ = "0.1.0"
+DISTRIBUTION = "modelc-compiler"  # what pip installs; the distribution `modelc` on PyPI is another's
 
 _HOMES = {  # functions, in the order of docs/api.md; namespaces; what functions give; what they raise; what extends
     "compile": ("modelc.quantize.command", "compile"),
@@ -116,6 +119,23 @@ class _Library(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Library
+
+
+def _warn_of_namesakes() -> None:
+    """Of a foreign distribution `modelc` in the same folder: whichever was installed last has replaced files of the
+    other."""
+    with os.scandir(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) as beside:
+        namesakes = [entry.name for entry in beside if entry.name.startswith("modelc-") and ".dist-info" in entry.name]
+    if namesakes:
+        name, version = namesakes[0].removesuffix(".dist-info").split("-", 1)
+        warnings.warn(
+            f"another distribution of the name {name} ({version}) is installed in the folder of {DISTRIBUTION}, and "
+            f"each replaces files of the other: run `pip uninstall {name}`, then install {DISTRIBUTION} again",
+            stacklevel=3,
+        )
+
+
+_warn_of_namesakes()
 
 
 def __getattr__(name: str) -> Any:

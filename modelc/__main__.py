@@ -13,14 +13,29 @@ import sys
 
 def main() -> None:
     """Runs the command line."""
-    from modelc.python_worker import own_process
+    _refuse_namesake()
+    from modelc.python_worker import own_process, speak_utf8
     from modelc.signals import tidy_ends
 
+    speak_utf8()
     own_process()
     with tidy_ends(last=True):
         from modelc.cli import main as run
 
         run()
+
+
+def _refuse_namesake() -> None:
+    """Ends the program where a foreign distribution `modelc` has replaced modelc/__init__.py."""
+    import modelc
+
+    if not hasattr(modelc, "DISTRIBUTION"):
+        print(
+            "Error: another distribution of the name modelc has replaced files of modelc-compiler: run "
+            "`pip uninstall modelc`, then install modelc-compiler again",
+            file=sys.stderr,
+        )
+        sys.exit(2)
 
 
 def _leave_working_folder() -> None:

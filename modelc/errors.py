@@ -12,8 +12,14 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from modelc import DISTRIBUTION
 from modelc.runtime.files import ModelcError as ModelcError
 from modelc.runtime.files import ModelError as ModelError
+
+
+def extra(name: str) -> str:
+    """The command that installs what an extra of ours needs."""
+    return f"pip install '{DISTRIBUTION}[{name}]'"
 
 
 class NotKnown(ModelError):
@@ -42,6 +48,10 @@ class InputError(ModelcError):
 
 class OutputError(ModelcError):
     """Stdout: a full disk, a closed descriptor."""
+
+
+class TemporaryError(ModelcError):
+    """No room for temporary files."""
 
 
 class ToolchainError(ModelcError):

@@ -32,6 +32,14 @@ def is_own_process() -> bool:
     return _own_process
 
 
+def speak_utf8() -> None:
+    """Starts this process again where the locale makes names of files anything but UTF-8 (LC_ALL=C with PYTHONUTF8=0,
+    or a Latin-1 locale): in Python's UTF-8 mode every name can be read, written and stored."""
+    if os.name == "posix" and sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"  # of the workers, too
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 def worker_command(program: str | os.PathLike[str], *arguments: str) -> list[str]:
     """The command that runs a module by its name, or a file by its path that ends with .py, in a Python of its own,
     which executes nothing of the working folder."""

@@ -2,12 +2,14 @@
 
 The lock is flock's, which ends with the process that holds it, however that ends. So what a killed process has left is
 what has one of our names and a lock that nobody holds. But anybody can give a folder such a name, in a repository for
-instance. So who comes next looks in the folder for temporary files, and beside the place that is written for what was
-made or set aside there, and nowhere else; and cleaning up makes nothing, but for put_back().
+instance. So a name has the number of the inode, which a copy has not. Who comes next looks in the folder for temporary
+files, and beside the place that is written for what was made or set aside there, and nowhere else; and cleaning up
+makes nothing, but for put_back().
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -19,9 +21,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from shutil import disk_usage
 
-TEMPORARY = re.compile(r"modelc-tmp-\w+-[a-z0-9_]{8}")
+from modelc.errors import TemporaryError
+
+NUMBER = "([0-9a-f]{8,16})"  # of an inode, as it stands in a name
+DRAWN = "[a-z0-9_]{8}"  # by tempfile
+TEMPORARY = re.compile(rf"modelc-tmp-\w+-{DRAWN}{NUMBER}")
 PARTIAL, ASIDE = ".modelc.partial", ".modelc.old"  # how names end of what lies beside a place
+NO_ROOM = 1 << 20  # bytes that are left: less is none
 NAME_BYTES = 200  # of a place's name that go into the name of what lies beside it; a file system takes 255 in all
 
 _held: set[str] = set()  # what this process would leave behind
@@ -38,8 +46,15 @@ class TemporaryFolder:
     def __enter__(self) -> str:
         return self.name
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
+        """Raises TemporaryError where an error is that there is no room in this folder, not elsewhere."""
+        full = isinstance(error, OSError) and error.errno == errno.ENOSPC and disk_usage(self.name).free < NO_ROOM
         self.cleanup()
+        if full:
+            folder = os.path.dirname(self.name)
+            raise TemporaryError(
+                f"there is no room for temporary files in {folder}: make some there, or name another folder by TMPDIR"
+            ) from None
 
 
 def user_cache() -> Path:
@@ -67,12 +82,12 @@ def make_private(folder: Path) -> None:
 def beside(place: Path, folder: bool) -> Iterator[Path]:
     """An empty folder or file on the file system of `place`, with the permissions that a new one there would have. Gone
     afterwards, unless it has been renamed. Raises OSError."""
-    for orphan in _beside(place, PARTIAL):
-        with suppress(OSError), _orphan(orphan):
+    for orphan, number in _beside(place, DRAWN + NUMBER, PARTIAL):
+        with suppress(OSError), _orphan(orphan, number):
             _delete(orphan)
     mask = os.umask(0)
     os.umask(mask)
-    made, lock = _made(lambda: _make_beside(place, folder))
+    made, lock = _made(lambda: _make_beside(place, folder), PARTIAL)
     try:
         os.chmod(made, (0o777 if folder else 0o666) & ~mask)
         yield Path(made)
@@ -98,15 +113,12 @@ def replace(made: Path, place: Path) -> None:
 
 def put_back(place: Path) -> None:
     """Where a process of this user was killed between the two steps of replace(), the folder that it had set aside
-    takes its `place` again; where it was killed after them, the folder goes. One that came here otherwise is left
-    alone, for its name has not the number of its inode; and so is one for a name that begins with a dot, which says
-    something to other programs (.git)."""
+    takes its `place` again; where it was killed after them, the folder goes. One for a name that begins with a dot is
+    left alone, for that says something to other programs (.git)."""
     if place.name.startswith(".") or place.name != _cut(place.name):
         return
-    for aside in _beside(place, ASIDE):
-        with suppress(OSError), _orphan(aside) as kind:
-            if aside.name != f".{place.name}.{_number(kind)}{ASIDE}":
-                continue
+    for aside, number in _beside(place, NUMBER, ASIDE):
+        with suppress(OSError), _orphan(aside, number) as kind:
             if os.path.lexists(place):
                 _delete(aside)
             elif stat.S_ISDIR(kind.st_mode) and any(aside.iterdir()):
@@ -118,9 +130,9 @@ def remove_temporary(folder: str | os.PathLike[str]) -> None:
     where it may not."""
     with suppress(OSError):
         for name in os.listdir(folder):
-            if TEMPORARY.fullmatch(name):
+            if ours := TEMPORARY.fullmatch(name):
                 orphan = Path(folder, name)
-                with suppress(OSError), _orphan(orphan):
+                with suppress(OSError), _orphan(orphan, ours[1]):
                     _delete(orphan)
 
 
@@ -134,23 +146,25 @@ def held() -> bool:
     return bool(_held)
 
 
-def _beside(place: Path, suffix: str) -> list[Path]:
-    """What lies beside `place` and is called as what modelc makes or sets aside for it."""
-    names = re.compile(re.escape(f".{_cut(place.name)}.") + "[a-z0-9_]{8,16}" + re.escape(suffix))
+def _beside(place: Path, middle: str, suffix: str) -> list[tuple[Path, str]]:
+    """What lies beside `place` and is called as what modelc makes or sets aside for it, with the number in the name."""
+    names = re.compile(re.escape(f".{_cut(place.name)}.") + middle + re.escape(suffix))
     try:
-        return [place.with_name(name) for name in os.listdir(place.parent) if names.fullmatch(name)]
+        matches = map(names.fullmatch, os.listdir(place.parent))
+        return [(place.with_name(match[0]), match[1]) for match in matches if match]
     except OSError:
         return []
 
 
 @contextmanager
-def _orphan(path: Path) -> Iterator[os.stat_result]:
-    """The kind of what a killed process of this user has left, locked. Raises OSError where it is something else."""
+def _orphan(path: Path, number: str) -> Iterator[os.stat_result]:
+    """The kind of what a killed process of this user has left, locked, where the number is its inode's. Raises OSError
+    where it is something else."""
     descriptor = _opened(str(path))
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         kind = os.fstat(descriptor)
-        if kind.st_uid != os.geteuid() or not os.path.samestat(kind, os.lstat(path)):
+        if kind.st_uid != os.geteuid() or number != _number(kind) or not os.path.samestat(kind, os.lstat(path)):
             raise PermissionError(f"{path} is somebody else's")
         yield kind
     finally:
@@ -165,18 +179,16 @@ def _delete(path: Path) -> None:
         path.unlink()
 
 
-def _made(make: Callable[[], str]) -> tuple[str, int]:
-    """What `make` makes, with the lock on it: again where somebody took it for an orphan before it was locked."""
-    while True:
-        name = make()
-        with suppress(FileNotFoundError):
-            lock = _opened(name)
-            with suppress(OSError):  # a file system without locks: what is left there is not recognised
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            if os.path.lexists(name):
-                _held.add(name)
-                return name, lock
-            os.close(lock)
+def _made(make: Callable[[], str], suffix: str = "") -> tuple[str, int]:
+    """What `make` makes, with the lock on it, and then the number in its name, before a suffix."""
+    drawn = make()
+    lock = _opened(drawn)
+    with suppress(OSError):  # a file system without locks: what is left there is not recognised
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    name = f"{drawn.removesuffix(suffix)}{_number(os.fstat(lock))}{suffix}"
+    os.rename(drawn, name)
+    _held.add(name)
+    return name, lock
 
 
 def _make_beside(place: Path, folder: bool) -> str:

@@ -49,6 +49,17 @@ def tidy_ends(last: bool = False) -> Iterator[None]:
             signal.signal(number, signal.SIG_IGN if last else before[number])
 
 
+@contextmanager
+def no_exit() -> Iterator[None]:
+    """Within it, a user's function that exits raises RuntimeError: the command would end without a word."""
+    try:
+        yield
+    except Ended:
+        raise
+    except SystemExit as error:
+        raise RuntimeError(f"it called sys.exit({error.code!r})") from error
+
+
 def _end(number: int, frame: FrameType | None) -> None:
     global _caught
     _caught += 1

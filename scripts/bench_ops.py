@@ -83,7 +83,7 @@ def start(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Non
     """Refuses what would only fail when everything has been timed."""
     if missing := [name for name in arguments.against if find_spec(PEERS[name]) is None]:
         rest = ",".join(name for name in PEERS if name not in missing)
-        parser.error(f"{missing[0]} is not installed: pip install 'modelc[bench]', or give --against {rest}")
+        parser.error(f"{missing[0]} is not installed: pip install 'modelc-compiler[bench]', or give --against {rest}")
     if arguments.plot and find_spec("matplotlib") is None:
         err.print("there will be no plot: matplotlib is not installed (pip install matplotlib)")
         arguments.plot = None

@@ -52,7 +52,7 @@ from modelc.tune.search.scheduler import Work
 from modelc.tune.search.tune import Budget, Subject, tune_tasks
 
 CASES = ("C1D-2-b1", "C2D-3-b1", "DEP-3-b1", "DIL-3-b1", "GMM-2-b1", "NRM-3-b1")
-NEEDED = ("cloudpickle", "psutil", "xgboost")  # by MetaSchedule; modelc brings only the last, as modelc[tune]
+NEEDED = ("cloudpickle", "psutil", "xgboost")  # by MetaSchedule; modelc brings only the last, as modelc-compiler[tune]
 TURNS = 7  # of both kernels, when the searches are over
 OPERATORS: dict[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b,

@@ -56,7 +56,9 @@ def photographs(name: str, height: int, width: int, change: Callable[[Array], Ar
         try:
             from sklearn.datasets import load_sample_images
         except ImportError as error:
-            raise Refused("there are no photographs without scikit-learn: pip install 'modelc[bench]'") from error
+            raise Refused(
+                "there are no photographs without scikit-learn: pip install 'modelc-compiler[bench]'"
+            ) from error
         images = [Image.fromarray(image) for image in load_sample_images().images]
         made = []
         for _ in range(samples):

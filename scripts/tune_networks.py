@@ -158,7 +158,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="keeps the rows")
     arguments = parser.parse_args()
     if missing := [name for name in arguments.against if find_spec(PEERS[name]) is None]:
-        parser.error(f"{missing[0]} is not installed: pip install 'modelc[bench]', or leave it out of --against")
+        parser.error(
+            f"{missing[0]} is not installed: pip install 'modelc-compiler[bench]', or leave it out of --against"
+        )
     for budget in arguments.budget:
         Budget.parse(budget)
     cases = [case.name for case in ansor_ops.cases((1,))]

@@ -8,6 +8,7 @@ kept.py      the folder of cells that were made before
 worker.py    the process that makes one cell
 crew.py      cells made here, several at a time
 cluster.py   cells made by the workers of a Dask cluster
+output.py    where packages and summaries go
 gates.py     what is asked of a package
 summary.py   build.json, JUnit XML, a page in Markdown
 command.py   the command: a BuildRequest becomes packages and a BuildResult

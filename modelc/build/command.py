@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,8 @@ from modelc.build.kept import Entry, Kept, manifest_digest, proven, put, write_t
 from modelc.build.key import Sources
 from modelc.build.look import looked_at, unverifiable
 from modelc.build.matrix import NAME, read_matrix
-from modelc.build.summary import SCHEMA, VERSION, junit, markdown, packages_of, read_build
+from modelc.build.output import check_places, output_of
+from modelc.build.summary import BEGINNINGS, SCHEMA, VERSION, junit, markdown, packages_of, read_build
 from modelc.database import Database, database_for
 from modelc.database.consulted import Consulted
 from modelc.errors import ConfigError, PackageError
@@ -53,6 +54,7 @@ class BuildRequest:
     cache: str | Path | None = None
     output: str | Path | None = None
     baseline: str | Path | None = None
+    allow_code: bool = False
     dry_run: bool = False
     database: str | Path | bool = True
     watch: Watching | None = None
@@ -116,12 +118,14 @@ def build_request(request: BuildRequest) -> BuildResult:
     if request.cluster and not Where.parse(request.cluster).cluster:
         raise ConfigError(f"--cluster is {request.cluster[:200]!r}; expected dask://HOST:PORT, a scheduler's address")
     cells = cells_of(matrix, request.only, request.shard)
-    folder = Path(request.output) if request.output is not None else matrix.output
-    cache = Kept(Path(request.cache) if request.cache is not None else _own_cache())
+    folder = output_of(matrix, request.output)
+    summaries = _summary_places(folder, request.shard)
+    check_places(folder, (folder / cell.package_name for cell in cells), summaries.values())
+    cache = Kept(_private_cache(None if request.cache is None else Path(request.cache)))
     baseline = None if request.baseline is None else Path(request.baseline)
     before = {} if baseline is None else packages_of(read_build(baseline), baseline)
     sources = Sources(cache)
-    keys = looked_at(cells, matrix.source, sources, say)
+    keys = looked_at(cells, matrix.source, sources, say, request.allow_code)
     rows = [Row(cell, keys[cell.name]) for cell in cells]
     database, note = database_for(request.database, write=False)
     with database or nullcontext():
@@ -148,7 +152,7 @@ def build_request(request: BuildRequest) -> BuildResult:
         "notes": [note] if note else [],
         "cells": [row.to_json(folder) for row in rows],
     }
-    return BuildResult(summary, () if request.dry_run else _written(summary, folder, request.shard))
+    return BuildResult(summary, () if request.dry_run else _written(summary, summaries))
 
 
 @dataclass
@@ -284,32 +288,36 @@ class _Building:
 
 def _fed(cell: Cell) -> Mapping[str, NDArray[Any]] | None:
     """The data that a cell's model is given, if it is."""
-    from modelc.compile.arrays import read_npz
+    from modelc.compile.given import read_given
 
-    return None if cell.model.inputs is None else read_npz(cell.model.inputs)
+    return None if cell.model.inputs is None else read_given(cell.model.inputs, [cell.model.path])
 
 
-def _own_cache() -> Path:
-    """The user's own. Raises ConfigError where others could put packages into it."""
+def _private_cache(given: Path | None) -> Path:
+    """The folder of cells: the one that is given, or in the user's own cache. Raises ConfigError where others could put
+    packages into it."""
+    private = user_cache() if given is None else given
     try:
-        make_private(user_cache())
+        make_private(private)
     except OSError as error:
+        whose = "the user's cache" if given is None else str(given)
         raise ConfigError(
-            f"cells cannot be kept in the user's cache: {error.strerror or error}; give --cache DIR"
+            f"cells cannot be kept in {whose}: {error.strerror or error}; give another folder by --cache DIR"
         ) from None
-    return user_cache() / "build"
+    return private / "build" if given is None else given
 
 
-def _written(build: Mapping[str, Any], folder: Path, shard: str) -> tuple[Path, ...]:
-    return tuple(_summaries(build, folder, f"build.{shard.replace('/', '-of-')}" if shard else "build"))
+def _summary_places(folder: Path, shard: str) -> dict[str, Path]:
+    """Where the summaries go, by their suffix."""
+    stem = f"build.{shard.replace('/', '-of-')}" if shard else "build"
+    return {suffix: folder / f"{stem}{suffix}" for suffix in BEGINNINGS}
 
 
-def _summaries(build: Mapping[str, Any], folder: Path, stem: str) -> Iterator[Path]:
+def _written(build: Mapping[str, Any], places: Mapping[str, Path]) -> tuple[Path, ...]:
     texts = {".json": json.dumps(build, indent=1) + "\n", ".junit.xml": junit(build), ".md": markdown(build)}
     for suffix, text in texts.items():
-        path = folder / f"{stem}{suffix}"
-        write_text(path, text)
-        yield path
+        write_text(places[suffix], text)
+    return tuple(places.values())
 
 
 @asked_by(BuildRequest)
@@ -328,6 +336,7 @@ def build(request: BuildRequest) -> BuildResult:
         cache: The folder of cells that were made before. Default: the user's own.
         output: The folder for the packages, in place of the one that the file names.
         baseline: The build.json of an earlier build with its packages, which the gate max-slowdown is measured against.
+        allow_code: Whether what the file names is executed: metrics, and the runners of targets that are tuned.
         dry_run: Whether it is only said what would be made.
         database: As of modelc.compile.
         watch: Has a method `stands(done, total, text)`, which is told how many cells are made.

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from modelc.build.kept import MANIFEST
 from modelc.build.matrix import Gates, Model
+from modelc.build.summary import RATIO
 from modelc.errors import ModelcError, ToolchainError
 from modelc.package import Package, lacking, machine_of, read_choices
 from modelc.package.read import sha256_of
@@ -81,7 +82,7 @@ def timed(
     too. `baseline` is the package of before."""
     gates, why = model.gates, _cannot_time(package)
     for engine, least in gates.ratios.items():
-        yield _beside(engine, least, model, package, inputs, say) if not why else _skipped(f"min-ratio {engine}", why)
+        yield _beside(engine, least, model, package, inputs, say) if not why else _skipped(f"{RATIO}{engine}", why)
     for gate, floor in gates.slowdowns.items():
         if why and gate != INSTRUCTIONS:
             yield _skipped(gate, why)
@@ -138,7 +139,7 @@ def _beside(
 ) -> GateResult:
     from modelc.verify.bench import bench
 
-    gate = f"min-ratio {engine}"
+    gate = f"{RATIO}{engine}"
     try:
         report = bench(package.path, [engine], model.path, 1, SECONDS, lambda stage, text: say(text), inputs=inputs)
     except ModelcError as error:
@@ -152,6 +153,6 @@ def _beside(
 def _cannot_time(package: Package) -> str:
     target = package.manifest.target
     if machine_of(target.triple) != native_machine():
-        return f"this machine is no {target.triple}: time it on one that is"
+        return f"packages for {target.triple} cannot be timed on this machine: time them on one of that architecture"
     missing = lacking(target.features)
     return f"this machine lacks {', '.join(missing[:4])}" if missing else ""

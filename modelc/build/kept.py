@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ class Entry:
             raise TypeError("the outcome is none")
         if not isinstance(outcome["seconds"], int | float) or not isinstance(answers, str):
             raise TypeError("the outcome is none")
+        if not 0 <= outcome["seconds"] < inf or not all(isinstance(note, str) for note in outcome["notes"]):
+            raise ValueError("the outcome is none")
         consulted = None if tree["consulted"] is None else Consulted.from_json(tree["consulted"])
         return Entry(manifest, outcome, consulted, answers)
 

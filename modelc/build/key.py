@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from modelc.build.kept import Kept
 from modelc.build.matrix import Model
 from modelc.compile.choices import digest_of
 from modelc.compile.config import Config, load_config
+from modelc.database import code_version
 from modelc.errors import ConfigError
 from modelc.package.read import sha256_of
 from modelc.package.toolchain import find_toolchain
@@ -26,6 +28,7 @@ from modelc.target.section import targets_folder
 
 HERE = Path(__file__).resolve().parents[1]
 SUFFIXES = (".py", ".c", ".h", ".yaml", ".json", ".map")
+MAX_FILE = 1 << 36  # of data beside a model
 TOOLS = ("apache-tvm", "numpy", "onnx", "onnxruntime")
 
 
@@ -55,11 +58,10 @@ class Sources:
 
     def _of_target(self, name: str) -> dict[str, Any]:
         target = self.target(name)
-        files = {str(x.file) for x in target.available_intrinsics if x.file is not None}
         return {
             "compiler": compiler_of(target.triple),
             "target": [target.key, target.to_yaml()],
-            "intrinsics": {str(k): self.digest(Path(file)) for k, file in enumerate(sorted(files))},
+            "kernels": code_version(target),  # with a user's derivation rules and intrinsics
         }
 
 
@@ -150,7 +152,11 @@ def compiler_of(triple: str) -> str:
 
 
 def _digest(path: Path) -> str:
+    """Of a regular file of at most MAX_FILE bytes. Raises ConfigError."""
     try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE:
+            raise ConfigError(f"{path} cannot be read: expected a regular file of at most {MAX_FILE:,} bytes")
         return sha256_of(path)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None

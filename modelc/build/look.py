@@ -10,7 +10,7 @@ from typing import Any
 
 from modelc.build.cells import Cell
 from modelc.build.key import ModelFiles, Sources, key_of, own_digest
-from modelc.build.matrix import Model
+from modelc.build.matrix import LOCAL, Model
 from modelc.compile.precision import DTYPES
 from modelc.compile.request import CompileRequest
 from modelc.errors import ConfigError, ModelcError
@@ -23,8 +23,11 @@ from modelc.target import Target
 MOST_NODES = 3  # that are named of a model which cannot be compiled
 
 
-def looked_at(cells: Sequence[Cell], source: Path, sources: Sources, say: Callable[[str], None]) -> dict[str, str]:
-    """The key of each cell, by its name. Raises ConfigError that says of every model and target what is missing."""
+def looked_at(
+    cells: Sequence[Cell], source: Path, sources: Sources, say: Callable[[str], None], allow_code: bool
+) -> dict[str, str]:
+    """The key of each cell, by its name. Raises ConfigError that says of every model and target what is missing, and
+    what would be executed unless that is allowed."""
     models = {cell.model.name: cell.model for cell in cells}
     missing: list[str] = []
     files: dict[str, ModelFiles] = {}
@@ -39,6 +42,7 @@ def looked_at(cells: Sequence[Cell], source: Path, sources: Sources, say: Callab
     for cell in cells:
         try:
             target = sources.target(cell.target.name)
+            missing += [] if allow_code else _executed(cell)
             missing += _no_form(cell, target)
             if cell.precision in ("bf16", "f16"):
                 require(target, DTYPES[cell.precision])
@@ -55,6 +59,17 @@ def looked_at(cells: Sequence[Cell], source: Path, sources: Sources, say: Callab
     if missing:
         raise ConfigError("\n  ".join([f"{source} cannot be built yet:", *dict.fromkeys(missing)]))
     return keys
+
+
+def _executed(cell: Cell) -> list[str]:
+    """What the file has executed for a cell: a metric, which is Python; and a runner, which is a command, or a machine
+    that the user's keys log in to, or a cluster that answers in pickled Python."""
+    said = []
+    if cell.calibration is not None and cell.model.metric is not None:
+        said.append(f"models.{cell.model.name}: the metric {cell.model.metric[:200]} is executed")
+    if cell.tuned and cell.target.runner != LOCAL:
+        said.append(f"{cell.target.name}: kernels are run through the runner {cell.target.runner[:200]!r}")
+    return [f"{sentence}: give --allow-code if you trust who wrote the file" for sentence in said]
 
 
 def _no_form(cell: Cell, target: Target) -> list[str]:

@@ -26,6 +26,7 @@ MAX_FILE = 1 << 20
 MOST_SAID = 40  # mistakes of one file
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 NAME = "modelc.yaml"
+LOCAL = "local"  # the runner that is this machine
 SLOWDOWNS = ("max-slowdown", "max-kernel-slowdown", "max-more-instructions")  # beside a baseline
 OF_GATES = re.compile(r"(models\.[^.]+\.)?gates\.")
 PARTS = ("params", "arena", "library")  # of a package that have a size
@@ -56,7 +57,7 @@ class ForTarget:
 
     name: str
     budget: str = ""
-    runner: str = "local"
+    runner: str = LOCAL
 
     @property
     def label(self) -> str:
@@ -114,7 +115,7 @@ def read_matrix(path: Path) -> Matrix:
     try:
         tree = strict_yaml.load(content.decode())
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{path} is not YAML that modelc reads: {' '.join(str(error).split())}") from None
     return parse_matrix(tree, path)
 
 
@@ -290,7 +291,7 @@ def _model(name: str, entry: Mapping[str, Any], tree: Mapping[str, Any], folder:
 def _target(entry: str | Mapping[str, Any]) -> ForTarget:
     if isinstance(entry, str):
         return ForTarget(entry)
-    return ForTarget(entry["name"], str(entry.get("budget", "")), entry.get("runner", "local"))
+    return ForTarget(entry["name"], str(entry.get("budget", "")), entry.get("runner", LOCAL))
 
 
 def _located(target: ForTarget, folder: Path) -> ForTarget:

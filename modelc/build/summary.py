@@ -14,6 +14,11 @@ from modelc.errors import ConfigError
 
 SCHEMA, VERSION = "build", 1
 MAX_FILE = 1 << 28
+BEGINNINGS = {".json": '"schema": "build"', ".junit.xml": '<testsuites name="modelc build"', ".md": "## modelc build:"}
+COLUMNS = ("cell", "outcome", "parameters", "library", "arena", "seconds", "times as fast as", "gates")
+NUMBERS = COLUMNS[2:6]
+RATIO = "min-ratio "  # what gates of it begin with, before the engine
+KINDS = {"failures": "failure", "errors": "error", "skipped": "skipped"}  # of what becomes of a test, in JUnit XML
 
 
 def schema() -> Mapping[str, Any]:
@@ -51,7 +56,7 @@ def packages_of(build: Mapping[str, Any], path: Path) -> dict[str, Path]:
 
 
 def junit(build: Mapping[str, Any]) -> str:
-    """A test for each cell, and for each of its gates."""
+    """A test for each cell, and for each of its gates, with their counts by suite and in all."""
     root = Element("testsuites", name="modelc build")
     for cell in build["cells"]:
         suite = SubElement(root, "testsuite", name=cell["cell"])
@@ -63,21 +68,18 @@ def junit(build: Mapping[str, Any]) -> str:
             if gate["outcome"] != "passed":
                 kind = "failure" if gate["outcome"] == "failed" else "skipped"
                 SubElement(case, kind, message=printable(gate["said"]))
-        cases = list(suite)
-        counts = {kind: sum(case.find(tag) is not None for case in cases) for kind, tag in KINDS.items()}
-        suite.attrib |= {"tests": str(len(cases)), **{kind: str(count) for kind, count in counts.items()}}
+    for tests in (root, *root):
+        counts = {"tests": "testcase", **KINDS}
+        tests.attrib |= {kind: str(sum(1 for _ in tests.iter(tag))) for kind, tag in counts.items()}
     indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + tostring(root, "unicode") + "\n"
-
-
-KINDS = {"failures": "failure", "skipped": "skipped"}
 
 
 def markdown(build: Mapping[str, Any]) -> str:
     """A table of the cells, and below it what failed."""
     lines = [f"## modelc build: {sentence(build)}", ""]
-    lines += ["| cell | outcome | parameters | library | arena | seconds | gates |"]
-    lines += ["| --- | --- | ---: | ---: | ---: | ---: | --- |"]
+    lines += [f"| {' | '.join(COLUMNS)} |"]
+    lines += [f"| {' | '.join('---:' if name in NUMBERS else '---' for name in COLUMNS)} |"]
     for row in rows(build):
         lines.append("| " + " | ".join(_cell(text) for text in row) + " |")
     if failures := failures_of(build):
@@ -86,14 +88,20 @@ def markdown(build: Mapping[str, Any]) -> str:
 
 
 def rows(build: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """A row for each cell: its name, what became of it, sizes in bytes, seconds, gates."""
+    """A row for each cell, of COLUMNS: sizes are in bytes, "times as fast as" has the measured ratio to each engine
+    that a gate names."""
     table = []
     for cell in build["cells"]:
         sizes = [f"{cell['sizes'][part]:,}" if cell["sizes"] else "" for part in ("params", "library", "arena")]
         seconds = "" if cell["seconds"] is None else f"{cell['seconds']:.1f}"
         counts = {o: sum(gate["outcome"] == o for gate in cell["gates"]) for o in ("passed", "failed", "skipped")}
         gates = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
-        table.append((cell["cell"], cell["outcome"], *sizes, seconds, gates))
+        ratios = ", ".join(
+            f"{gate['gate'].removeprefix(RATIO)} {gate['value']:.3f}"
+            for gate in cell["gates"]
+            if gate["gate"].startswith(RATIO) and gate["value"] is not None
+        )
+        table.append((cell["cell"], cell["outcome"], *sizes, seconds, ratios, gates))
     return table
 
 
@@ -102,7 +110,8 @@ def sentence(build: Mapping[str, Any]) -> str:
     for cell in build["cells"]:
         counts[cell["outcome"]] = counts.get(cell["outcome"], 0) + 1
     said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "no cells"
-    return f"{len(build['cells'])} cells: {said}; {'passed' if build['passed'] else 'FAILED'}"
+    cells = f"{len(build['cells'])} cell{'s' * (len(build['cells']) != 1)}"
+    return f"{cells}: {said}; {'passed' if build['passed'] else 'FAILED'}"
 
 
 def failures_of(build: Mapping[str, Any]) -> list[str]:

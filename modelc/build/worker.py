@@ -26,7 +26,7 @@ PR_SET_PDEATHSIG = 1
 
 def made(order: Mapping[str, Any]) -> dict[str, Any]:
     """A package as an order says: what became of it, and what was read of a database. Raises ModelcError."""
-    from modelc.compile.arrays import read_npz
+    from modelc.compile.given import read_given
     from modelc.target import parse_target
 
     fixed = dict(order["fixed"])
@@ -36,7 +36,7 @@ def made(order: Mapping[str, Any]) -> dict[str, Any]:
     target = parse_target(order["target_text"], order["target"]) if order["target_text"] else order["target"]
     given = {
         **fixed,
-        "inputs": None if order["inputs"] is None else read_npz(Path(order["inputs"])),
+        "inputs": None if order["inputs"] is None else read_given(Path(order["inputs"]), [Path(order["model"])]),
         "config": order["config"],
         "precision": order["precision"],
         "database": order["database"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from contextlib import suppress
@@ -19,7 +20,7 @@ from modelc.cli.doctor import doctor
 from modelc.cli.examples import add_examples
 from modelc.cli.help import help_
 from modelc.cli.inspect import inspect
-from modelc.cli.output import Voice, quiet_option, standard_streams, unwritable
+from modelc.cli.output import Voice, complain, quiet_option, standard_streams, unwritable
 from modelc.cli.profile import profile
 from modelc.cli.reduce import reduce
 from modelc.cli.report import report
@@ -27,6 +28,7 @@ from modelc.cli.run import run
 from modelc.cli.targets import targets
 from modelc.cli.tune import tune
 from modelc.cli.verify import verify
+from modelc.scratch import is_private, user_cache
 from modelc.signals import Ended, sentence, tidy_ends
 
 VERBS = (
@@ -48,8 +50,14 @@ VERBS = (
 )
 
 
+def _json_goes_behind(context: click.Context, option: click.Parameter, value: bool) -> None:
+    if value:
+        raise click.UsageError("--json goes behind the verb: modelc VERB --json, as in modelc doctor --json", context)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="modelc")
+@click.option("--json", is_flag=True, expose_value=False, hidden=True, callback=_json_goes_behind)
 def group() -> None:
     """Compiles ONNX models to self-contained native packages for a described CPU."""
 
@@ -67,7 +75,18 @@ def main(arguments: list[str] | None = None) -> None:
     left; what SIGKILL left is removed by the next command that writes there."""
     with tidy_ends():
         standard_streams()
+        _warn_of_cache()
         _call(sys.argv[1:] if arguments is None else arguments)
+
+
+def _warn_of_cache() -> None:
+    """Says so where $MODELC_CACHE is a folder in which others can write: what is kept there is not taken."""
+    with suppress(OSError):
+        if os.environ.get("MODELC_CACHE") and not is_private(user_cache()):
+            complain(
+                f"modelc: others can write in $MODELC_CACHE, {user_cache()}, or it is somebody else's: of what lies "
+                "there the database alone is used (--no-database); name a folder that is yours alone"
+            )
 
 
 def _call(given: list[str]) -> None:

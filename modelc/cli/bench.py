@@ -71,6 +71,7 @@ def bench(
 ) -> int:
     """Times a package beside other engines, in alternating slices of one run."""
     from modelc.verify.bench import bench as bench_package
+    from modelc.verify.noise import Noise
     from modelc.verify.rounds import Pair
     from modelc.verify.slower import Slower, SlowerKernels, slower, slower_kernels
 
@@ -79,7 +80,7 @@ def bench(
     before = [name for name in dict.fromkeys(engines) if name.endswith(SUFFIX)]
     if floors and not before:
         raise click.UsageError(f"--fail-if compares with a package: add --against OLD{SUFFIX}")
-    data = given_data(inputs)
+    data = given_data(inputs, package)
     judged: list[tuple[str, str, Slower | SlowerKernels]] = []
     counted = _counted([str(package), *before], model, data) if counts else {}
     if counts and not (peak or floors or set(engines) - set(before)) and (why := _untimed([str(package), *before])):
@@ -111,7 +112,7 @@ def bench(
         times = (f"{e[key]:.3f}" for key in ("median_ms", "p10_ms", "p90_ms"))
         rows.append((e["about"], *times, str(e["runs"]), "" if ratio is None else f"{ratio:.2f}"))
     show(("engine", "median ms", "p10", "p90", "runs", "time / modelc's"), rows)
-    say(f"{threads} thread(s)")
+    say(f"{threads} thread(s); {Noise.of(report['noise']).sentence()}")
     _say_counts(counted)
     if peak:
         peaks = ", ".join(f"{dtype} {gflops:.0f}" for dtype, gflops in report["peak_gflops"].items())

@@ -25,6 +25,9 @@ from modelc.cli.progress_bar import bar
     type=click.Path(path_type=Path),
     help="An earlier build with its packages, for max-slowdown.",
 )
+@click.option(
+    "--allow-code", is_flag=True, help="Execute the metrics that the file names, and reach the runners that tune."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be made, and make nothing.")
 @database_options
 @json_option
@@ -37,6 +40,7 @@ def build(
     cache: Path | None,
     output: Path | None,
     baseline: Path | None,
+    allow_code: bool,
     dry_run: bool,
     database: Path | None,
     no_database: bool,
@@ -48,7 +52,7 @@ def build(
     and build.md lie beside the packages."""
     import_quickly("modelc.build.command")
     from modelc.build.command import BuildRequest, build_request
-    from modelc.build.summary import failures_of, rows, sentence
+    from modelc.build.summary import COLUMNS, failures_of, rows, sentence
 
     with bar() as view:
         result = build_request(
@@ -61,6 +65,7 @@ def build(
                 cache=cache,
                 output=output,
                 baseline=baseline,
+                allow_code=allow_code,
                 dry_run=dry_run,
                 database=database_of(database, no_database),
                 watch=view,
@@ -71,8 +76,12 @@ def build(
         print_json("build", result.to_json())
     else:
         table = [(*row[:2], *map(_size, row[2:5]), *row[5:]) for row in rows(result.build)]
-        show(("cell", "", "parameters", "library", "arena", "seconds", "gates"), table)
-        say(f"{sentence(result.build)}, in {result.build['seconds']:.1f} s")
+        show(COLUMNS, table)
+        if dry_run:
+            missing = sum(row["outcome"] == "to build" for row in result.build["cells"])
+            say(f"of {len(table)} cell{'s' * (len(table) != 1)}, {missing} would be built; nothing was made or judged")
+        else:
+            say(f"{sentence(result.build)}, in {result.build['seconds']:.1f} s")
         for path in result.files:
             say(f"  {path}")
     for failure in failures_of(result.build):

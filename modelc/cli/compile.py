@@ -123,7 +123,7 @@ def compile_(
     from modelc.compile.request import CompileRequest
     from modelc.frontend.quantize.packing import Packing
 
-    given = fixed(shapes, dims, constants) | running(states, pad_dims, pad_values, bounds, inputs)
+    given = fixed(shapes, dims, constants) | running(states, pad_dims, pad_values, bounds, inputs, model)
     records = database_of(database, no_database)
     with bar() as view:
         request = CompileRequest(

@@ -131,11 +131,11 @@ def merge(others: tuple[Path, ...], database: Path | None, as_json: bool) -> Non
 
 
 @database.command("prune")
-@click.option("--stale", is_flag=True, help="Of other versions of the code than this modelc's.")
-@click.option("--target", metavar="KEY", help="For this target.")
-@click.option("--older-than", metavar="DAYS", type=Finite(min=0), help="Measured longer ago.")
-@click.option("--failed", is_flag=True, help="Of candidates that failed; tune would try them again.")
-@click.option("--damaged", is_flag=True, help="What cannot be read, for whatever target it may be: no other flag goes.")
+@click.option("--stale", is_flag=True, help="Records of another version of the code than this modelc.")
+@click.option("--target", metavar="KEY", help="Records for this target.")
+@click.option("--older-than", metavar="DAYS", type=Finite(min=0), help="Records measured longer ago.")
+@click.option("--failed", is_flag=True, help="Records of failed candidates; tune would try them again.")
+@click.option("--damaged", is_flag=True, help="Unreadable records, of any target; it excludes the other flags.")
 @_file
 @json_option
 def prune(
@@ -147,7 +147,7 @@ def prune(
     database: Path | None,
     as_json: bool,
 ) -> None:
-    """Removes the records for which everything holds that is given."""
+    """Removes the records that satisfy all given conditions."""
     from modelc.database import prune as pruned
 
     conditions = stale or failed or target is not None or older_than is not None

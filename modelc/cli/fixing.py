@@ -91,10 +91,11 @@ def running(
     pad_values: tuple[str, ...],
     bounds: tuple[str, ...],
     inputs: Path | None,
+    *models: Path,
 ) -> dict[str, Any]:
     """What --state, --pad-dim, --pad-value, --bound and --inputs say, likewise."""
     padded = {"pad_dims": pad_dims, "pad_values": fill_values(pad_values)}
-    return kept(states, bounds) | padded | {"inputs": given_data(inputs)}
+    return kept(states, bounds) | padded | {"inputs": given_data(inputs, *models)}
 
 
 def kept(states: tuple[str, ...], bounds: tuple[str, ...]) -> dict[str, Any]:
@@ -102,11 +103,11 @@ def kept(states: tuple[str, ...], bounds: tuple[str, ...]) -> dict[str, Any]:
     return {"states": state_names(states), "bounds": size_bounds(bounds)}
 
 
-def given_data(inputs: Path | None) -> Mapping[str, NDArray[Any]] | None:
-    """What --inputs says."""
-    from modelc.compile.arrays import read_npz
+def given_data(inputs: Path | None, *takers: Path) -> Mapping[str, NDArray[Any]] | None:
+    """What --inputs says, for models and packages that take it."""
+    from modelc.compile.given import read_given
 
-    return None if inputs is None else read_npz(inputs)
+    return None if inputs is None else read_given(inputs, takers)
 
 
 def shape_sets(given: tuple[str, ...]) -> list[dict[str, tuple[int, ...]]]:

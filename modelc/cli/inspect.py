@@ -50,7 +50,10 @@ def _print_model(model: dict[str, Any]) -> None:
         "  holds      " + (", ".join(f"{count} of {dtype}" for dtype, count in model["dtypes"].items()) or "no numbers")
     )
     if model["free"]:
-        say(f"  free dimensions: add {' '.join(model['free'])}")
+        say(
+            f"  free dimensions: add {' '.join(model['free'])}, with a number of your own in place of 1 for "
+            f"{', '.join(model['free_dimensions'])}"
+        )
     for steered in model["steering"]:
         node, op, what = steered["places"][0]
         other_places = f" and {len(steered['places']) - 1} more" * (len(steered["places"]) > 1)

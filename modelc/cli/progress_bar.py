@@ -81,15 +81,33 @@ def _earlier(name: str, stage: str, order: tuple[str, ...]) -> bool:
     return stage in order and order.index(name) < order.index(stage)
 
 
+def times(seconds: float, share: float) -> str:
+    """The seconds since the start, and an estimate of those that are left where a twentieth is done. It grows while the
+    share stands still."""
+    left = f", {_clock(seconds * (1 - share) / share)} left" if 0.05 <= share < 1 else ""
+    return f"{_clock(seconds)}{left}"
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
 @contextmanager
 def bar() -> Iterator[Bar]:
     if Voice.quiet or not sys.stderr.isatty():
         yield Bar(None)
         return
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskProgressColumn, TextColumn
+    from rich.text import Text
 
     from modelc.cli.terminal import err
 
-    columns = (SpinnerColumn(), BarColumn(20), TaskProgressColumn(), TimeRemainingColumn())
+    class TimesColumn(ProgressColumn):
+        """Drawn ten times a second, also while nothing is told."""
+
+        def render(self, task: Task) -> Text:
+            return Text(times(task.elapsed or 0.0, task.completed / task.total if task.total else 0.0))
+
+    columns = (SpinnerColumn(), BarColumn(20), TaskProgressColumn(), TimesColumn())
     with Progress(*columns, TextColumn("{task.description}", markup=False), console=err, transient=True) as drawn:
         yield Bar(drawn)

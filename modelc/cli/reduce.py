@@ -53,7 +53,7 @@ def reduce(
     that show it."""
     from modelc.compile.reduction import reduce as reduced
 
-    given = fixed(shapes, dims, constants) | kept(states, bounds) | {"inputs": given_data(inputs)}
+    given = fixed(shapes, dims, constants) | kept(states, bounds) | {"inputs": given_data(inputs, model)}
     with progress("reading the model") as then:
         reduction = reduced(
             model,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from modelc.cli.fixing import given_data
 from modelc.cli.output import json_option, print_json, say
 from modelc.cli.places import package_argument
 from modelc.errors import InputError, OutputError, PackageError
@@ -84,9 +86,13 @@ def _timed(
             timed(lambda: run_package(path, feed, check=check))
         return results, seconds
     try:
-        with runtime.load(path, check=check, threads=threads) as model:
-            for _ in range(repeat):
-                timed(lambda: model.run(feed))
+        with runtime.load(path, check=check, threads=threads) as model, ThreadPoolExecutor(1) as runner:
+            try:  # the main thread answers signals while another runs the model
+                for _ in range(repeat):
+                    runner.submit(timed, lambda: model.run(feed)).result()
+            except BaseException:
+                model.stop()
+                raise
     except runtime.ModelError as error:
         raise PackageError(str(error)) from None
     return results, seconds
@@ -94,12 +100,11 @@ def _timed(
 
 def _feed(package: Path, inputs: Path | None, arrays: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """The arrays of the files; where none is named, drawn ones."""
-    from modelc.compile.arrays import read_npz
     from modelc.frontend.steering.flags import read_npy
     from modelc.package import read_package
     from modelc.verify.check import given_or_drawn
 
-    feed: dict[str, NDArray[Any]] = dict(read_npz(inputs)) if inputs is not None else {}
+    feed: dict[str, NDArray[Any]] = dict(given_data(inputs, package) or {})
     for text in arrays:
         name, equals, path = text.rpartition("=")
         if not equals or not name or name in feed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -99,9 +99,8 @@ def check(file: Path, as_json: bool) -> int:
 def _print(target: Target, as_json: bool) -> None:
     text = target.to_yaml()
     if as_json:
-        import yaml
+        from modelc.target import strict_yaml
 
-        tree: dict[str, Any] = yaml.safe_load(text)
-        print_json("targets-show", {"target": tree})
+        print_json("targets-show", {"target": strict_yaml.load(text)})
     else:
         write(text)

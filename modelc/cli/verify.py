@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from modelc.cli.fixing import given_data
 from modelc.cli.importing import import_quickly
 from modelc.cli.number import Finite
 from modelc.cli.output import complain, json_option, print_json, say, show
@@ -68,10 +69,9 @@ def verify(
     """Judges every kernel of a package by itself, on samples and in float64, and compares the whole with ONNX Runtime:
     |a - b| <= ATOL + RTOL * |b|. Loading a package executes the library in it."""
     import_quickly("modelc.compile.verification")
-    from modelc.compile.arrays import read_npz
     from modelc.compile.verification import verify as verify_package
 
-    feed = None if inputs is None else read_npz(inputs)
+    feed = given_data(inputs, package)
     with bar() as view:
         follow = Staged(view, VERIFYING, lines=False).follow
         report = verify_package(

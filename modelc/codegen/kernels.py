@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from modelc.codegen.intrinsics.checked import require_checked
 from modelc.codegen.lean_tvm import tvm
 from modelc.codegen.llvm import build_module, object_code
 from modelc.codegen.llvm_check import check_llvm
 from modelc.codegen.lower.nest import lower_nest
 from modelc.codegen.opaque import opaque_source
-from modelc.errors import TargetError
 from modelc.ir.expr import Op, operations
 from modelc.ir.nest import Call, For, Leaf, Nest, Stmt, walk
 from modelc.target import Intrinsic, Target, llvm_target
@@ -104,16 +104,13 @@ def is_rolled(stmt: Stmt) -> bool:
 def llvm_machine(target: Target, llvm_options: Sequence[str] = (), level: int = 3) -> tvm.target.Target:
     """The target as TVM's, with options of LLVM's own and a `level` of its optimisation. Raises TargetError for a CPU
     that LLVM does not know, which TVM would ignore, or that is none of the triple's, for which LLVM would end the
-    process."""
+    process; and for intrinsics of the user's that do not compute what they say."""
     options = llvm_target(target)
     options["opt-level"] = level
     if llvm_options:
         options["cl-opt"] = [*llvm_options]
-    if not tvm.target.codegen.llvm_is_valid_cpu(target.cpu, options["mtriple"]):
-        raise TargetError(
-            f"target {target.name}: cpu is {target.cpu!r}; expected a CPU that LLVM knows for {target.triple}"
-        )
     check_llvm(target)
+    require_checked(target)
     return tvm.target.Target(options)
 
 

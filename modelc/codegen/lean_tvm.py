@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
+from modelc.errors import ToolchainError
 from modelc.python_worker import is_own_process
 
 HOOKS = "TVM_DEVICE_BACKEND_AUTOLOAD"  # TVM's own switch, in the environment
@@ -39,9 +40,20 @@ def _left_out() -> Iterator[None]:
             os.environ[HOOKS] = before
 
 
-with _left_out():
-    import tvm
-    import tvm.target.codegen
-    from tvm import tirx as tx
+try:
+    with _left_out():
+        import tvm
+
+        if tvm.base._RUNTIME_ONLY:  # which TVM makes of every reason why its compiler is not there: ask for this one
+            paths = tvm.libinfo.package_lib_paths()
+            tvm.base.load_lib_ctypes("tvm", "tvm_compiler", "RTLD_LOCAL", extra_lib_paths=paths)
+            raise OSError("only its runtime is wanted (TVM_USE_RUNTIME_LIB)")
+        import tvm.target.codegen
+        from tvm import tirx as tx
+except (OSError, RuntimeError) as error:
+    raise ToolchainError(
+        f"TVM, which makes the kernels, cannot be loaded: {error}; where memory is limited (ulimit -v), allow 2 GB, "
+        "and else install apache-tvm again"
+    ) from None
 
 __all__ = ["tvm", "tx"]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import sys
@@ -11,23 +10,32 @@ from functools import cache
 from threading import Lock
 from typing import Any
 
+from modelc.codegen.agreed import is_agreed, remember
+from modelc.codegen.lean_tvm import tvm, tx
+from modelc.codegen.llvm import build_module, object_code
 from modelc.errors import TargetError
 from modelc.python_worker import worker_command
-from modelc.scratch import is_private, make_private, user_cache
 from modelc.target import Target, llvm_target
 from modelc.target.host import known_cpus
 
 SECONDS = 60
+KIND = "llvm"
 _LANES = 64
 _asking = Lock()
 
 
 def check_llvm(target: Target) -> None:
-    """Raises TargetError where LLVM makes no code for the target's triple, CPU and features."""
+    """Raises TargetError for a CPU that LLVM does not know, which TVM would ignore, and where LLVM makes no code for
+    the target's triple, CPU and features."""
+    options = llvm_target(target)
+    if not tvm.target.codegen.llvm_is_valid_cpu(target.cpu, options["mtriple"]):
+        raise TargetError(
+            f"target {target.name}: cpu is {target.cpu!r}; expected a CPU that LLVM knows for {target.triple}"
+        )
     if target.cpu in known_cpus(target.architecture):
         return
     with _asking:  # kernels are compiled in threads
-        words = _refusal(json.dumps(llvm_target(target), sort_keys=True))
+        words = _refusal(json.dumps(options, sort_keys=True))
     if words is not None:
         raise TargetError(
             f"target {target.name}: LLVM makes no code for cpu {target.cpu!r} and triple {target.triple}: {words}"
@@ -37,11 +45,7 @@ def check_llvm(target: Target) -> None:
 @cache
 def _refusal(options: str) -> str | None:
     """What LLVM says against these options; None where it makes code."""
-    from modelc.codegen.lean_tvm import tvm
-
-    digest = hashlib.sha256(f"{tvm.__version__} {options}".encode()).hexdigest()
-    agreed = user_cache() / f"llvm-{digest[:16]}"
-    if agreed.exists() and is_private(agreed.parent):
+    if is_agreed(KIND, options):
         return None
     command = worker_command("modelc.codegen.llvm_check")
     try:
@@ -52,19 +56,12 @@ def _refusal(options: str) -> str | None:
         lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
         crashed = f"it crashes (signal {-done.returncode})" if done.returncode < 0 else f"code {done.returncode}"
         return next((line[:300] for line in lines if "LLVM ERROR" in line), crashed)
-    try:
-        make_private(agreed.parent)
-        agreed.touch()
-    except OSError:
-        pass  # a read-only home: it is asked again
+    remember(KIND, options)
     return None
 
 
 def make_code(options: dict[str, Any]) -> None:
     """Vectors, bytes and a loop through LLVM, to an object file that is thrown away."""
-    from modelc.codegen.lean_tvm import tvm, tx
-    from modelc.codegen.llvm import build_module, object_code
-
     machine = tvm.target.Target(options)
     params, body = [], []
     i = tx.Var("i", "int32")

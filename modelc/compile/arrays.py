@@ -9,9 +9,9 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +32,16 @@ _DAMAGE = (
 )
 
 
-def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file by name, in this machine's byte order. Raises InputError."""
+class Kind(NamedTuple):
+    """What an array's header says."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+def read_npz(path: Path, accept: Callable[[Mapping[str, Kind]], None] | None = None) -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz file by name, in this machine's byte order. `accept` is given what they are before they are
+    read, and raises where that is not what is expected. Raises InputError."""
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"{path} cannot be read: it is no file")
@@ -41,7 +49,10 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
             if stream.read(len(_ARRAY)) == _ARRAY:
                 raise InputError(f"{path} holds one array without a name; expected an .npz file")
             with zipfile.ZipFile(stream) as archive:
-                return {name: _read(archive, member) for name, member in _members(archive, path).items()}
+                members = _members(archive, path)
+                if accept is not None:
+                    accept({name: _kind(archive, member) for name, member in members.items()})
+                return {name: _read(archive, member) for name, member in members.items()}
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
     except MemoryError:
@@ -66,6 +77,16 @@ def _members(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]
             raise InputError(f"{path} has two arrays called {name!r}; expected each name once")
         found[name] = member
     return found
+
+
+def _kind(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Kind:
+    with archive.open(member) as stream:
+        version = np.lib.format.read_magic(stream)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_header(stream, max_header_size=MOST_HEADER)
+    if dtype.hasobject:
+        raise ValueError("objects are no numbers")
+    return Kind(dtype, shape)
 
 
 def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:

@@ -146,7 +146,7 @@ def load_config(name_or_path: str | os.PathLike[str] = "default") -> Config:
     try:
         tree = strict_yaml.load(data.decode())
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{path} is not YAML that modelc reads: {' '.join(str(error).split())}") from None
     return parse_config(tree, str(path))
 
 

@@ -14,7 +14,7 @@ from modelc.frontend.load.given import ModelSource, model_file
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.onnx import unsupported
 from modelc.frontend.steering.flags import Given, Shapes, looked_at
-from modelc.frontend.steering.specialise import fix_constants, free_flags
+from modelc.frontend.steering.specialise import fix_constants, free_flags, free_places
 from modelc.frontend.steering.states import StateCandidate, state_candidates
 from modelc.frontend.steering.uses import Uses, check_named
 from modelc.frontend.witness.surgery import summary
@@ -100,7 +100,8 @@ def _model(
     return {
         "kind": "model",
         **summary(model),
-        "free": free_flags(given),
+        "free": free_flags(given, "1"),
+        "free_dimensions": free_places(given),
         "steering": [asdict(one) for one in uses.steering()],
         "sizes": [
             dict(zip(("value", "node", "op"), row, strict=True)) for row in uses.unbounded() if row[0] not in bounds

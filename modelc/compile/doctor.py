@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import PackageNotFoundError, distributions
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
-from modelc import __version__
-from modelc.errors import ModelcError
+from modelc import DISTRIBUTION, __version__
+from modelc.errors import ModelcError, extra
 from modelc.package import emulator, find_toolchain
 from modelc.package.toolchain import MACHINES, native_machine
-from modelc.scratch import user_cache
+from modelc.scratch import is_private, user_cache
 
 EXTRAS = {  # what is imported, what it is for, the extra that brings it
     "xgboost": ("the learned cost of tune", "tune"),
@@ -55,7 +56,7 @@ def doctor() -> tuple[Finding, ...]:
         >>> [finding.what for finding in modelc.doctor() if finding.needed and not finding.present]
         []
     """
-    return (*_engines(), *_compilers(), *_emulators(), *_extras(), *_folders(), *_permissions())
+    return (*_engines(), *_namesakes(), *_compilers(), *_emulators(), *_extras(), *_folders(), *_permissions())
 
 
 def _engines() -> Iterator[Finding]:
@@ -64,7 +65,25 @@ def _engines() -> Iterator[Finding]:
         try:
             yield Finding(name, True, installed_version(name), needed=True)
         except PackageNotFoundError:
-            yield Finding(name, False, "is not installed", "pip install modelc", True)
+            yield Finding(name, False, "is not installed", f"pip install {DISTRIBUTION}", True)
+
+
+def _namesakes() -> Iterator[Finding]:
+    """Whether other distributions have modules in a folder `modelc` where Python looks for modules."""
+    others = [
+        f"{distribution.metadata['Name']} {distribution.version}"
+        for distribution in distributions()
+        if distribution.metadata["Name"] != DISTRIBUTION
+        and re.search(r"^modelc/\w+\.py,", distribution.read_text("RECORD") or "", re.MULTILINE)
+    ]
+    if others:
+        names = " ".join(dict.fromkeys(other.split()[0] for other in others))
+        said = f"{', '.join(others)} has modules there, and each replaces files of the other"
+        yield Finding(
+            "import name modelc", False, said, f"pip uninstall {names}, then install {DISTRIBUTION} again", True
+        )
+    else:
+        yield Finding("import name modelc", True, "of no other distribution", needed=True)
 
 
 def _compilers() -> Iterator[Finding]:
@@ -75,7 +94,7 @@ def _compilers() -> Iterator[Finding]:
             command = find_toolchain(machine.gnu_triple).command
             yield Finding(f"compiler for {machine.name}", True, " ".join(command), needed=needed)
         except ModelcError:
-            remedy = "apt install gcc" if needed else f"apt install {machine.debian_gcc}, or pip install modelc[cross]"
+            remedy = "apt install gcc" if needed else f"apt install {machine.debian_gcc}, or {extra('cross')}"
             yield Finding(f"compiler for {machine.name}", False, "packages for it cannot be linked", remedy, needed)
 
 
@@ -92,15 +111,16 @@ def _emulators() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    for module, (use, extra) in EXTRAS.items():
+    for module, (use, name) in EXTRAS.items():
         present = importlib.util.find_spec(module) is not None
-        yield Finding(module, present, use, "" if present else f"pip install 'modelc[{extra}]'")
+        yield Finding(module, present, use, "" if present else extra(name))
 
 
 def _folders() -> Iterator[Finding]:
     cache = user_cache()
-    present = _writable(cache)
-    yield Finding("cache folder", present, str(cache), "" if present else "set MODELC_CACHE to a folder of your own")
+    present = _writable(cache) and (not cache.is_dir() or is_private(cache))
+    remedy = "set MODELC_CACHE to a folder of your own, in which nobody else can write"
+    yield Finding("cache folder", present, str(cache), "" if present else remedy)
     temporary = Path(tempfile.gettempdir())
     free = shutil.disk_usage(temporary).free if temporary.is_dir() else 0
     enough = _writable(temporary) and free >= LEAST_FREE

@@ -348,8 +348,11 @@ class Run:
 
     @cached_property
     def toolchain(self) -> Toolchain:
-        """What compiles and links for the target."""
-        return find_toolchain(self.target.triple, self.form.libc, self.form.cc, self.form.ar)
+        """What compiles and links for the target, and does so: ziglang is not tried, which would build a C library."""
+        toolchain = find_toolchain(self.target.triple, self.form.libc, self.form.cc, self.form.ar)
+        if not toolchain.zig:
+            toolchain.check()
+        return toolchain
 
     @property
     def prefix(self) -> str:

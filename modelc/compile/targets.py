@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from modelc.codegen.intrinsics.check import Outcome, check_file
+from modelc.codegen.intrinsics.check import check_file
+from modelc.codegen.intrinsics.checked import Outcome
 from modelc.target import Target, list_targets, load_target
 from modelc.target import probe as probed
 

@@ -20,10 +20,9 @@ from modelc.errors import ModelError, blaming
 from modelc.frontend.building.bodies import BRANCHES
 from modelc.frontend.building.bounded import bound_advice, check_bounds, count_sizes
 from modelc.frontend.building.build import Builder, OnnxNode
-from modelc.frontend.building.fold import FINDING, KEPT, run_node, worth_folding
+from modelc.frontend.building.fold import KEPT, RANDOM, folded
 from modelc.frontend.building.functions import Functions, domain_of, operator_sets, schema_body
 from modelc.frontend.building.limits import FUNCTION_DEPTH
-from modelc.frontend.building.misread import is_misread
 from modelc.frontend.classical.linear import strings_refused
 from modelc.frontend.control.branches import both_branches, branch_of
 from modelc.frontend.control.sequences import on_sequences
@@ -39,9 +38,9 @@ from modelc.frontend.control.unroll import unroll
 from modelc.frontend.load.attributes import attributes, resolved
 from modelc.frontend.load.importing import Importing, Scope, Unsupported
 from modelc.frontend.load.read import read_model
-from modelc.frontend.load.types import inferred_bytes
+from modelc.frontend.load.types import check_node
 from modelc.frontend.operators.counted import RULES, numbers_of, touched
-from modelc.frontend.operators.normalise import NORMALISERS, plain
+from modelc.frontend.operators.normalise import NORMALISERS, Normaliser, plain
 from modelc.frontend.operators.random import refuse_inner
 from modelc.frontend.steering.specialise import check_declared, fix_constants, input_values
 from modelc.frontend.steering.uses import Uses, advised
@@ -57,7 +56,7 @@ def unsupported(
     is what was read from the file, if it was; `bounds` are the values of which a user says the most. Raises ModelError
     if it is no model at all."""
     model, _ = restated(read_model(path) if model is None else model)
-    refused = advised(Uses(model.graph), _lacking(model, _live_nodes(model, Path(path)), bounds))
+    refused = advised(Uses(model.graph), _lacking(model, live_nodes(model, Path(path)), bounds))
     return [(u.node, u.op, u.domain, u.reason) for u in refused]
 
 
@@ -76,7 +75,7 @@ def import_model(
     model = read_model(path)
     fix_constants(model, constants or {})
     model, notes = restated(model)
-    nodes = _live_nodes(model, path)
+    nodes = live_nodes(model, path)
     uses = Uses(model.graph, path.parent)
     _refuse(path, advised(uses, _lacking(model, nodes, bounds or ())))
     builder = Builder(bounds=bounds or {})
@@ -98,7 +97,8 @@ def import_model(
     return replace(graph, notes=(*notes, *graph.notes))
 
 
-def _live_nodes(model: onnx.ModelProto, path: Path) -> list[tuple[str, onnx.NodeProto]]:
+def live_nodes(model: onnx.ModelProto, path: Path) -> list[tuple[str, onnx.NodeProto]]:
+    """The nodes that the outputs of the model in the file `path` need, named, producers first. Raises ModelError."""
     if not model.graph.output:
         raise ModelError(f"{path} has no outputs")
     return ordered(model.graph.node, [o.name for o in model.graph.output], _given(model.graph), str(path))
@@ -183,7 +183,7 @@ class Importer(Importing):
         sized = touched(b, node)
         if node.domain == "" and not sized and self._stated(node):
             return
-        numbers = numbers_of(b, node, proto, scope.versions) if sized else None
+        numbers = numbers_of(b, node) if sized else None
         if numbers is not None and all(b.sizes.marked(int(x)) is None for x in numbers.reshape(-1)):
             whole = node.inputs[1 if node.op == "Where" else 0]
             own = numbers.dtype if numbers.dtype == bool else DTYPES[b.value(whole).dtype]
@@ -192,16 +192,16 @@ class Importer(Importing):
         if node.domain == "" and (scope.around is not None or scope.prefix):
             refuse_inner(node)
         values = [b.value(x) if x else None for x in node.inputs]
-        made = inferred_bytes(proto, scope.versions, values, f"node {node.name!r} ({node.op})")
-        if node.domain == "" and not sized and self._fold(proto, node, scope, made):
-            return
+        check_node(proto, scope.versions, values, f"node {node.name!r} ({node.op})")
         if numbers is not None:
             b.sizes.elements[node.outputs[0]] = numbers
         rules = RULES if sized else {}
         if (node.domain, node.op) in OTHER_DOMAINS:
             OTHER_DOMAINS[node.domain, node.op](b, node)
         elif importable(node.op, node.domain, node.version):
-            (rules.get(node.op) or NORMALISERS.get(node.op, plain) if node.domain == "" else plain)(b, node)
+            normalise = rules.get(node.op) or NORMALISERS.get(node.op, plain) if node.domain == "" else plain
+            if sized or not self._fold(node, normalise):
+                normalise(b, node)
         else:
             body = schema_body(proto, node.version, values) if node.domain == "" else None
             if body is None:
@@ -226,23 +226,15 @@ class Importer(Importing):
             return False
         return True
 
-    def _fold(self, proto: onnx.NodeProto, node: OnnxNode, scope: Scope, made: int | None) -> bool:
-        """Computes the node, which makes `made` bytes, if it depends on constants alone; says whether it did."""
-        b = self.builder
-        data = [b.data(x) for x in node.inputs]
-        if any(d is None for d, x in zip(data, node.inputs, strict=True) if x) or node.op in KEPT:
+    def _fold(self, node: OnnxNode, normalise: Normaliser) -> bool:
+        """Computes the node if it depends on constants alone; says whether it did."""
+        data = [self.builder.data(x) for x in node.inputs]
+        if any(d is None for d, x in zip(data, node.inputs, strict=True) if x) or node.op in KEPT | RANDOM:
             return False
-        supported = importable(node.op, "", node.version)
-        if supported and is_misread(proto, node.version, data):
-            return False
-        if supported and node.op not in FINDING and not (worth_folding(proto, data, made) and b.has_room(made or 0)):
-            return False
-        b.make_room(node, made or 0)
-        results = run_node(proto, scope.versions, data, f"node {node.name!r} ({node.op})")
-        if results is None:
-            return False
-        self._put(node.outputs, results)
-        return True
+        results = folded(self.builder, node, normalise, data)
+        if results is not None:
+            self._put(node.outputs, results)
+        return results is not None
 
     def _put(self, outputs: tuple[str, ...], arrays: tuple[Any, ...]) -> None:
         for name, array in zip(outputs, arrays, strict=False):

@@ -8,7 +8,7 @@ import shlex
 import shutil
 from dataclasses import dataclass
 
-from modelc.errors import ConfigError
+from modelc.errors import ConfigError, extra
 from modelc.measure.ssh import Board
 
 
@@ -61,5 +61,5 @@ def _scheduler(text: str) -> str:
     if match is None or not 0 < int(match[2]) < 1 << 16:
         raise ConfigError(f"the runner is {text[:200]!r}; expected dask://HOST:PORT, the address of a scheduler")
     if importlib.util.find_spec("distributed") is None:
-        raise ConfigError("the runner is a Dask cluster, and distributed is not installed: pip install modelc[cluster]")
+        raise ConfigError(f"the runner is a Dask cluster, and distributed is not installed: {extra('cluster')}")
     return f"tcp://{match[1]}:{match[2]}"

@@ -89,7 +89,7 @@ def measure_there(
         return product.failed
     with _used(setup) as place, _measuring:
         if machine_of(setup.target.triple) != native_machine():
-            raise TargetError(f"a worker that measures for {setup.target.name} is no {setup.target.triple}")
+            raise TargetError(f"a worker for {setup.target.name} runs on a machine that is not {setup.target.triple}")
         bench = place.bench
         subject = bench.subject(task, cold_bytes)
         builder = place.builders.get()

@@ -10,7 +10,7 @@ from functools import cache
 from modelc.package.form import Form
 from modelc.package.sources import RUNTIME
 
-HOSTED_ALONE = frozenset({"open", "close", "profile_start", "profile_stop", "profile_read"})
+HOSTED_ALONE = frozenset({"open", "close", "profile_start", "profile_stop", "profile_read", "poll"})
 BARE_ALONE = frozenset({"memory_size", "init"})
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from modelc.errors import ToolchainError
+from modelc.errors import ToolchainError, extra
 from modelc.package.elf import elf_header
 from modelc.package.foreign import check_foreign
 from modelc.python_worker import worker_command
@@ -139,6 +139,14 @@ class Toolchain:
         """Runs the compiler in `folder`. Raises ToolchainError with what it said if it fails."""
         _run("C compiler", self.command, arguments, folder)
 
+    def check(self) -> None:
+        """Raises ToolchainError where a small source that needs the C library's headers, if there is one, does not
+        compile: said before any kernel is."""
+        header = "stdint.h" if self.libc == "none" else "string.h"
+        with TemporaryFolder("cc") as name:
+            (Path(name) / "empty.c").write_text(f"#include <{header}>\nint empty;\n")
+            self.compile(["-c", "empty.c", "-o", "empty.o"], Path(name))
+
     def link_module(self, arguments: Sequence[str], folder: Path) -> None:
         """Runs the linker of WebAssembly, of ziglang by itself: its cc would build a C library first."""
         if self.zig:
@@ -197,7 +205,7 @@ def find_toolchain(triple: str, libc: str = "", cc: str = "", ar: str = "") -> T
     if not machine.system.hosted:
         if not importlib.util.find_spec("ziglang"):
             raise ToolchainError(
-                f"no C compiler for {triple}: install ziglang with pip install modelc[cross], or give one by --cc"
+                f"no C compiler for {triple}: install ziglang with {extra('cross')}, or give one by --cc"
             )
         zig = _ziglang(machine, "none", glibc)
         return replace(zig, archiver=archiver or zig.archiver)
@@ -214,7 +222,7 @@ def find_toolchain(triple: str, libc: str = "", cc: str = "", ar: str = "") -> T
         package = "musl-tools" if native else "cross compiler of musl"
     raise ToolchainError(
         f"no C compiler for {machine.gnu_triple}{' with musl' * (kind == 'musl')}: install Debian's {package}, or "
-        "ziglang with pip install modelc[cross]"
+        f"ziglang with {extra('cross')}"
     )
 
 

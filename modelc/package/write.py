@@ -325,6 +325,6 @@ def _exchange(place: Path, other: Path) -> bool:
 
 def _link_or_copy(source: Path, target: Path) -> None:
     try:
-        os.link(source, target)
+        os.link(source.resolve(), target)  # and no second link, where the file is one
     except OSError:
         shutil.copyfile(source, target)

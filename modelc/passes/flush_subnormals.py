@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from modelc.ir.expr import DTYPES
 from modelc.ir.graph import Graph
 
+Array = NDArray[Any]
 SMALLEST_NORMAL = {"float32": np.finfo(np.float32).tiny, "float64": np.finfo(np.float64).tiny, "bfloat16": 2.0**-126}
 
 
@@ -19,15 +21,18 @@ class FlushSubnormals:
     def __call__(self, graph: Graph) -> Graph:
         values, count, constants = dict(graph.values), 0, 0
         for name, value in graph.values.items():
-            if value.data is None or value.dtype not in SMALLEST_NORMAL:
+            if value.data is None or not (subnormal := subnormals(value.data)).any():
                 continue
-            limit = DTYPES[value.dtype].type(SMALLEST_NORMAL[value.dtype])
-            subnormal = (value.data != 0) & (np.abs(value.data) < limit)
-            if not subnormal.any():
-                continue
-            values[name] = replace(value, data=np.where(subnormal, DTYPES[value.dtype].type(0), value.data))
+            values[name] = replace(value, data=np.where(subnormal, value.data.dtype.type(0), value.data))
             count, constants = count + int(subnormal.sum()), constants + 1
         if not count:
             return graph
         note = f"flushed {count} subnormal weights in {constants} constants to zero"
         return replace(graph, values=values, notes=(*graph.notes, note))
+
+
+def subnormals(data: Array) -> NDArray[np.bool_]:
+    """Which numbers become zero."""
+    if data.dtype.name not in SMALLEST_NORMAL:
+        return np.zeros(data.shape, bool)
+    return np.asarray((data != 0) & (np.abs(data) < data.dtype.type(SMALLEST_NORMAL[data.dtype.name])))

@@ -3,6 +3,7 @@ be asked to calibrate."""
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from modelc.errors import ConfigError, blaming
 from modelc.frontend.load.given import model_file
 from modelc.frontend.quantize.recipe import INT8, Recipe
 from modelc.passes.machine import multiplied
-from modelc.quantize.calibration import MAX_DROP, Calibrating, Calibration
+from modelc.quantize.calibration import MAX_DROP, STAGE, Calibrating, Calibration
 from modelc.quantize.decide import GIVEN_BACK, Deciding
 from modelc.quantize.price import limits_of_weights
 from modelc.scratch import TemporaryFolder
@@ -68,7 +69,11 @@ def compile_calibrated(request: CompileRequest, calibration: Calibration) -> Com
         return replace(
             result, notes=(*result.notes, "not calibrated: the target has no instruction that multiplies bytes")
         )
-    return compile_request(replace(request, recipe=calibrated(request, calibration)))
+    begun = time.perf_counter()
+    recipe = calibrated(request, calibration)
+    took = time.perf_counter() - begun
+    result = compile_request(replace(request, recipe=recipe))
+    return replace(result, seconds={STAGE: took, **result.seconds})
 
 
 @asked_by(CalibratedRequest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -15,13 +16,14 @@ from modelc.quantize.asymmetric import nearer
 from modelc.quantize.calibration import Calibrating
 from modelc.quantize.cut import Cut, Way, cut, ordered
 from modelc.quantize.halves import halves_of
-from modelc.quantize.measure import Drop, measure_of
+from modelc.quantize.measure import Drop, measure_of, unseen
 from modelc.quantize.network import Network
 from modelc.quantize.price import Priced, priced, priced_more
 from modelc.quantize.trials import Alone, runs, spread
 
 WATCHED = 4  # samples on which the error that each layer adds to the network is measured
-MOST_JUDGED = 64  # samples that are held back and looked at
+MOST_JUDGED = 64  # samples that are held back and looked at; more where the drop that is allowed is a smaller share
+MOST_COUNTED = 1024  # of these
 GIVEN_BACK = "given back for its error"
 NO_FASTER = {FLOAT16: "no faster in bytes by estimate", FLOAT32: "no faster by estimate"}  # by what a layer is instead
 WEIGHTS = {INT8: SYMMETRIC, ASYMMETRIC: ASYMMETRIC}  # of the ways that multiply bytes
@@ -34,7 +36,8 @@ class Deciding:
     def __init__(self, calibrating: Calibrating) -> None:
         c = self.calibrating = calibrating
         self.say, self.threads = c.say, c.threads
-        self.judging, self.watched = spread(c.samples.judging, MOST_JUDGED), spread(c.samples.calibrating, WATCHED)
+        self.judging = spread(c.samples.judging, judged_for(c.calibration.max_drop))
+        self.watched = spread(c.samples.calibrating, WATCHED)
         self.say(f"{len(self.judging)} samples that are held back, in float32")
         outputs = list(runs(c.plain, [*self.judging, *self.watched], self.threads))
         wanted, self.watched_outputs = outputs[: len(self.judging)], outputs[len(self.judging) :]
@@ -73,6 +76,7 @@ class Deciding:
             "measure": self.measure.what,
             "calibrated_on": len(self.calibrating.samples.calibrating),
             "held_back": len(self.judging),
+            "unseen": list(unseen(self.measure, self.calibrating.calibration.max_drop)),
             "float32_seconds": rounded(self.before.whole),
             "int8_seconds": rounded(self.before.whole - saved),
         }
@@ -228,6 +232,12 @@ class Deciding:
         write_rounded(c.model, recipe, self.halves.deviations, path)
         self.say(f"the quantized model on {len(self.judging)} samples that are held back")
         return self.measure.drop(list(runs(path, self.judging, self.threads)))
+
+
+def judged_for(max_drop: float) -> int:
+    """The most samples that are looked at: so many that each is no larger a share than the drop that is allowed."""
+    needed = 1 / max_drop if max_drop else 0.0
+    return math.ceil(min(max(needed, MOST_JUDGED), MOST_COUNTED))
 
 
 def rounded(number: float) -> float:

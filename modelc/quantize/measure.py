@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import ConfigError
-from modelc.quantize.samples import Arrays
+from modelc.quantize.samples import HELD_BACK, Arrays
+from modelc.signals import no_exit
 
 Metric = Callable[[dict[str, NDArray[Any]], dict[str, NDArray[Any]]], float]
 EXPECTED = "expected FILE.py:FUNCTION, a function of the outputs and of the sample, both arrays by name"
@@ -27,10 +28,17 @@ class Drop(NamedTuple):
 
 
 class Measure(Protocol):
-    """What judges outputs, sample by sample, against those of the float model."""
+    """What judges outputs, sample by sample, against those of the float model: `what` names it, `step` is the share
+    that one of what it counts is of all (0 where it measures), `says` what else is noteworthy."""
 
     @property
     def what(self) -> str: ...
+
+    @property
+    def step(self) -> float: ...
+
+    @property
+    def says(self) -> tuple[str, ...]: ...
 
     def drop(self, outputs: Sequence[Arrays]) -> Drop: ...
 
@@ -74,6 +82,14 @@ class Agreement:
         parts += [f"relative error of {', '.join(map(repr, self.others))}"] * bool(self.others)
         return " and ".join(parts)
 
+    @property
+    def step(self) -> float:
+        return max((1 / rows_of(self.wanted, name, -1) for name in self.scores), default=0.0)
+
+    @property
+    def says(self) -> tuple[str, ...]:
+        return ()
+
     def drop(self, outputs: Sequence[Arrays]) -> Drop:
         said, share = list[str](), 0.0
         for name in self.scores:
@@ -97,25 +113,40 @@ class ByMetric:
     the float model has."""
 
     def __init__(self, place: str, metric: Metric, wanted: Sequence[Arrays], samples: Sequence[Arrays]) -> None:
-        self.place, self.metric, self.samples = place, metric, samples
-        self.whole = self._mean(wanted)
+        self.place, self.metric, self.wanted, self.samples = place, metric, wanted, samples
+        self.values = self._values(wanted)
+        self.whole = sum(self.values) / len(self.values)
 
     @property
     def what(self) -> str:
         return f"metric {self.place}, {self.whole:.6g} in float32"
 
+    @property
+    def step(self) -> float:
+        return 1 / rows_of(self.wanted, next(iter(self.wanted[0])), 1)
+
+    @property
+    def says(self) -> tuple[str, ...]:
+        if any(self.values):
+            return ()
+        return (
+            f"the metric {self.place[:200]} is 0 on every sample that is held back, in float32 too: it may see nothing "
+            "of the outputs, and no drop then",
+        )
+
     def drop(self, outputs: Sequence[Arrays]) -> Drop:
-        value = self._mean(outputs)
+        values = self._values(outputs)
+        value = sum(values) / len(values)
         lost = self.whole - value
         return Drop(lost / abs(self.whole) if self.whole else lost, f"metric {value:.6g}, {self.whole:.6g} in float32")
 
-    def _mean(self, outputs: Sequence[Arrays]) -> float:
-        values = [self._value(made, sample) for made, sample in zip(outputs, self.samples, strict=True)]
-        return sum(values) / len(values)
+    def _values(self, outputs: Sequence[Arrays]) -> list[float]:
+        return [self._value(made, sample) for made, sample in zip(outputs, self.samples, strict=True)]
 
     def _value(self, outputs: Arrays, sample: Arrays) -> float:
         try:
-            value = float(self.metric(dict(outputs), dict(sample)))
+            with no_exit():
+                value = float(self.metric(dict(outputs), dict(sample)))
         except Exception as error:  # whatever a user's function raises
             raise ConfigError(
                 f"the metric {self.place[:200]} failed: {type(error).__name__}: {str(error)[:300]}; it was given the "
@@ -124,6 +155,22 @@ class ByMetric:
         if not math.isfinite(value):
             raise ConfigError(f"the metric {self.place[:200]} gave {value}; expected a finite number, more for better")
         return value
+
+
+def rows_of(outputs: Sequence[Arrays], name: str, dims: int) -> int:
+    """How many rows an output has in all samples, along its first `dims` dimensions."""
+    return sum(math.prod(made[name].shape[:dims]) for made in outputs) or 1
+
+
+def unseen(measure: Measure, max_drop: float) -> tuple[str, ...]:
+    """What to say where a drop that is not allowed would not be seen."""
+    if not 0 < max_drop < measure.step:
+        return measure.says
+    return (
+        *measure.says,
+        f"a drop of {max_drop:.2%} cannot be seen: one of the {1 / measure.step:.0f} rows that are held back is "
+        f"{measure.step:.2%}; calibrate on {HELD_BACK / max_drop:,.0f} of them, or allow more by --max-drop",
+    )
 
 
 def metric_at(place: str) -> Metric:
@@ -137,7 +184,8 @@ def metric_at(place: str) -> Metric:
         spec = importlib.util.spec_from_file_location(Path(where).stem, where)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        with no_exit():
+            spec.loader.exec_module(module)
     except Exception as error:  # whatever a user's file raises
         raise ConfigError(
             f"the metric {place[:200]} cannot be loaded: {type(error).__name__}: {str(error)[:300]}; {EXPECTED}"

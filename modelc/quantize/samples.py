@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.compile.arrays import read_npz
+from modelc.compile.arrays import Kind, read_npz
 from modelc.errors import InputError
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.load.read import element_type
@@ -59,11 +59,7 @@ def read_samples(path: Path, model: Path, constants: Arrays) -> Samples:
     """The samples at `path` for a model some of whose inputs are `constants`. Raises InputError."""
     inputs = tuple(one for one in inputs_of(model) if one.name not in constants)
     samples = _of_folder(path, inputs) if path.is_dir() else _of_file(path, inputs)
-    if not LEAST <= len(samples) <= MOST:
-        raise InputError(
-            f"{path} has {len(samples)} sample(s); expected {LEAST} to {MOST}, of which every fourth is held back to "
-            "judge by"
-        )
+    _check_count(path, len(samples))
     for number, sample in enumerate(samples):
         _check(sample, inputs, f"{path}: sample {number}")
     given = {one.name for one in inputs}
@@ -89,30 +85,38 @@ def inputs_of(model: Path) -> tuple[Input, ...]:
 
 
 def _of_file(path: Path, inputs: Sequence[Input]) -> list[Arrays]:
-    arrays = read_npz(path)
-    if missing := [one for one in inputs if one.name not in arrays]:
+    arrays = read_npz(path, lambda kinds: _check_kinds(path, kinds, inputs))
+    whole = {one.name for one in inputs if _holds_batches(arrays[one.name].shape, one)}
+    return [
+        {name: array[k : k + 1] if name in whole else array[k] for name, array in arrays.items()}
+        for k in range(len(next(iter(arrays.values()))) if arrays else 0)
+    ]
+
+
+def _check_kinds(path: Path, kinds: Mapping[str, Kind], inputs: Sequence[Input]) -> None:
+    """Raises InputError where the arrays of a file are no samples, before any of them is read."""
+    if missing := [one for one in inputs if one.name not in kinds]:
         raise InputError(
-            f"{path} has no array for the input {missing[0]}; it has {', '.join(map(repr, arrays)) or 'none'}: "
+            f"{path} has no array for the input {missing[0]}; it has {', '.join(map(repr, kinds)) or 'none'}: "
             "expected an array for each input, with a leading axis of samples"
         )
-    counts = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
-    first = inputs[0].name if inputs else next(iter(arrays))
+    counts = {name: kind.shape[0] if kind.shape else 0 for name, kind in kinds.items()}
+    first = inputs[0].name if inputs else next(iter(kinds))
     if wrong := [name for name, count in counts.items() if count != counts[first]]:
         raise InputError(
             f"{path}: {first!r} has {counts[first]} samples and {wrong[0]!r} {counts[wrong[0]]}; expected as many in "
             "every array, along its leading axis"
         )
-    whole = {one.name for one in inputs if _holds_batches(arrays[one.name], one)}
-    return [
-        {name: array[k : k + 1] if name in whole else array[k] for name, array in arrays.items()}
-        for k in range(counts[first])
-    ]
+    _check_count(path, counts[first])
+    for taken in inputs:
+        shape = kinds[taken.name].shape
+        _check_shape((1, *shape[1:]) if _holds_batches(shape, taken) else shape[1:], taken, f"{path}: sample 0")
 
 
-def _holds_batches(array: NDArray[Any], taken: Input) -> bool:
+def _holds_batches(shape: Sequence[int], taken: Input) -> bool:
     """Whether the axis of samples is the input's own first, of one element."""
     dims = taken.dims
-    return dims is not None and bool(dims) and array.ndim == len(dims) and (isinstance(dims[0], str) or dims[0] == 1)
+    return dims is not None and bool(dims) and len(shape) == len(dims) and (isinstance(dims[0], str) or dims[0] == 1)
 
 
 def _of_folder(path: Path, inputs: Sequence[Input]) -> list[Arrays]:
@@ -145,6 +149,18 @@ def _batched(array: NDArray[Any], inputs: Sequence[Input], name: str) -> NDArray
     return array
 
 
+def _check_count(path: Path, count: int) -> None:
+    if not LEAST <= count <= MOST:
+        raise InputError(
+            f"{path} has {count} sample(s); expected {LEAST} to {MOST}, of which every fourth is held back to judge by"
+        )
+
+
+def _check_shape(shape: Sequence[int], taken: Input, where: str) -> None:
+    if not taken.fits(shape):
+        raise InputError(f"{where} has {taken.name!r} of shape {list(shape)}; expected {taken}")
+
+
 def _check(sample: Arrays, inputs: Sequence[Input], where: str) -> None:
     for taken in inputs:
         array = sample[taken.name]
@@ -153,7 +169,6 @@ def _check(sample: Arrays, inputs: Sequence[Input], where: str) -> None:
                 f"{where} has {taken.name!r} in {array.dtype}; expected {taken.dtype}: write it with "
                 f".astype({taken.dtype!r})"
             )
-        if not taken.fits(array.shape):
-            raise InputError(f"{where} has {taken.name!r} of shape {list(array.shape)}; expected {taken}")
+        _check_shape(array.shape, taken, where)
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise InputError(f"{where} has a number in {taken.name!r} that is not finite (NaN or infinite)")

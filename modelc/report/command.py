@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from modelc.build.summary import failures_of, read_build, rows, sentence
+from modelc.build.summary import COLUMNS, NUMBERS, failures_of, read_build, rows, sentence
 from modelc.database import Database
 from modelc.database.compare import comparable
 from modelc.database.record import Conditions, Record
@@ -169,8 +169,7 @@ def _of_build(build: Mapping[str, Any]) -> Iterator[Section]:
         if cell["sizes"]
         for part, count in cell["sizes"].items()
     ]
-    names = ("cell", "", "parameters", "library", "arena", "seconds", "gates")
-    columns = tuple(Column(name, name in names[2:6]) for name in names)
+    columns = tuple(Column(name, name in NUMBERS) for name in COLUMNS)
     chart = charts.sizes(parts) if parts else None
     yield Section("Cells", chart=chart, columns=columns, rows=tuple(rows(build)), open=True)
     gates = [(c["cell"], g["gate"], g["outcome"], g["said"]) for c in build["cells"] for g in c["gates"]]

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from modelc import __version__
-from modelc.errors import ConfigError, OutputError
+from modelc.errors import ConfigError, OutputError, extra
 from modelc.report.charts import Spec
 from modelc.scratch import beside
 
-EXTRA = "it draws with Jinja2 and Vega-Lite: pip install modelc[report]"
+EXTRA = f"it draws with Jinja2 and Vega-Lite: {extra('report')}"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from modelc.runtime.bits import as_bits
-    from modelc.runtime.files import ModelcError, ModelError
+    from modelc.runtime.files import ModelcError, ModelError, Stopped
     from modelc.runtime.loader import Frame, Model, StepProfile, TensorInfo, Variant, aligned, load
     from modelc.runtime.session import InferenceSession, SessionOptions
 
@@ -20,6 +20,7 @@ __all__ = [
     "ModelcError",
     "SessionOptions",
     "StepProfile",
+    "Stopped",
     "TensorInfo",
     "Variant",
     "aligned",
@@ -30,6 +31,7 @@ _HOMES = {
     "as_bits": "bits",
     "ModelcError": "files",
     "ModelError": "files",
+    "Stopped": "files",
     "InferenceSession": "session",
     "SessionOptions": "session",
 }  # everything else: the loader

@@ -1,9 +1,10 @@
-"""The files of a package as data: opened through no link, and compared with its manifest before anything is executed.
-Standard library alone."""
+"""The files of a package as data: compared with its manifest before anything is executed. Standard library alone.
+
+A file may be a link, as model caches and deployment tools lay files out: what it leads to is compared. An archive with
+a link in it is refused."""
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import math
@@ -12,7 +13,7 @@ import re
 import stat
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 SCHEMA_VERSION = 2
@@ -34,6 +35,10 @@ class ModelError(ModelcError):
     given to run on."""
 
 
+class Stopped(ModelError):
+    """A run that was ended by Model.stop(), or by a SIGINT whose handler raises nothing."""
+
+
 class LibraryFile(NamedTuple):
     """A package's library: the prefix of its names, its file's name, how that begins, and which file it is."""
 
@@ -44,28 +49,51 @@ class LibraryFile(NamedTuple):
 
 
 def folder_of(path: str) -> str:
-    """The folder of a package: of one in a single file, NAME.modelc.zip, where it has been unpacked. That is done once,
-    in the user's cache, by what the manifest says; without a cache once in a process. Raises ModelError."""
+    """The folder of a package: of one in a single file, NAME.modelc.zip, where its files have been unpacked, each of
+    them compared with the manifest. That is done once for an archive, in the user's cache; without a cache once in a
+    process. Raises ModelError."""
     if not path.endswith(ARCHIVE) or not os.path.isfile(path):
         return path
     try:
         with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-            for entry in entries:
-                if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", entry.filename) or entry.compress_type:
-                    raise ModelError(f"{path} is no package in one file: it has {entry.filename!r}, or is compressed")
-            manifest = archive.getinfo(MANIFEST)
-            if manifest.file_size > MOST_MANIFEST_BYTES:
+            members = _members(archive, path)
+            if members[MANIFEST].file_size > MOST_MANIFEST_BYTES:
                 raise ModelError(f"{path}: {MANIFEST} has more than {MOST_MANIFEST_BYTES} bytes: it is of no package")
-            key = hashlib.sha256(archive.read(manifest)).hexdigest()[:32]
-            for cache in _caches():
-                place = os.path.join(cache, f"package-{key}")
-                if not os.path.isdir(place):
-                    _unpack(archive, cache, place)
-                return place
+            manifest = archive.read(members[MANIFEST])
+            files = _files_of(_parsed(manifest, path), path)
+            listed = {name: members[name] for name in files if name in members}
+            key = hashlib.sha256(manifest)
+            for name, member in sorted(listed.items()):
+                key.update(f"{name} {member.file_size} {member.CRC}\n".encode())
+            cache = next(_caches())
+            place = os.path.join(cache, f"package-{key.hexdigest()[:32]}")
+            if not _is_unpacked(place, manifest, listed):
+                _check_sizes(path, files, listed)
+                _unpack(archive, path, cache, place, manifest, {name: files[name][1] for name in listed})
+            return place
     except (OSError, zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError, EOFError) as error:
         raise ModelError(f"cannot read the package {path}: {_reason(error)}") from None
-    raise AssertionError("there is a folder for temporary files")
+
+
+def _members(archive: zipfile.ZipFile, path: str) -> dict[str, zipfile.ZipInfo]:
+    """The files in an archive by name. Raises ModelError where one is compressed, a link, or has no package's name."""
+    for member in archive.infolist():
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", member.filename) or member.compress_type:
+            raise ModelError(f"{path} is no package in one file: it has {member.filename!r}, or is compressed")
+        if stat.S_ISLNK(member.external_attr >> 16):
+            raise ModelError(f"{path} is no package in one file: {member.filename!r} in it is a link")
+    return {member.filename: member for member in archive.infolist()}
+
+
+def _check_sizes(path: str, files: Mapping[str, tuple[int, str]], listed: Mapping[str, zipfile.ZipInfo]) -> None:
+    """Raises ModelError where files in an archive have not the manifest's sizes, or are more than the archive is."""
+    for name, member in listed.items():
+        if member.file_size != files[name][0]:
+            raise ModelError(
+                f"{name} in {path} is damaged: it has {member.file_size} bytes instead of {files[name][0]}; {AGAIN}"
+            )
+    if sum(member.file_size for member in listed.values()) > os.path.getsize(path):
+        raise ModelError(f"{path} is damaged: the files in it are larger than itself; {AGAIN}")
 
 
 def _caches() -> Iterator[str]:
@@ -88,16 +116,42 @@ def _caches() -> Iterator[str]:
 _temporary: list[tempfile.TemporaryDirectory[str]] = []  # until the process ends
 
 
-def _unpack(archive: zipfile.ZipFile, cache: str, place: str) -> None:
-    """In one step: who is interrupted leaves nothing at the place, and of two either's is right."""
+def _is_unpacked(place: str, manifest: bytes, listed: Mapping[str, zipfile.ZipInfo]) -> bool:
+    """Whether a folder in the cache has this manifest, and its files with their sizes."""
+    try:
+        with open(os.path.join(place, MANIFEST), "rb") as file:
+            if file.read() != manifest:
+                return False
+        kinds = {name: os.lstat(os.path.join(place, name)) for name in listed}
+    except OSError:
+        return False
+    return all(stat.S_ISREG(kind.st_mode) and kind.st_size == listed[name].file_size for name, kind in kinds.items())
+
+
+def _unpack(
+    archive: zipfile.ZipFile, path: str, cache: str, place: str, manifest: bytes, digests: Mapping[str, str]
+) -> None:
+    """The manifest, and the files whose checksums are given, in one step: who is interrupted leaves nothing at the
+    place, and of two either's is right. Raises ModelError where a checksum is another."""
     with tempfile.TemporaryDirectory(prefix="unpacking-", dir=cache) as unfinished:
         folder = os.path.join(unfinished, "package")
-        archive.extractall(folder)
+        os.mkdir(folder)
+        with open(os.path.join(folder, MANIFEST), "xb") as target:
+            target.write(manifest)
+        for name, digest in digests.items():
+            computed = hashlib.sha256()
+            with archive.open(name) as source, open(os.path.join(folder, name), "xb") as target:
+                while chunk := source.read(1 << 20):
+                    computed.update(chunk)
+                    target.write(chunk)
+            if computed.hexdigest() != digest:
+                raise ModelError(f"{name} in {path} is damaged: its checksum is not the manifest's; {AGAIN}")
         try:
             os.rename(folder, place)
         except OSError:
-            if not os.path.isdir(place):
-                raise
+            if not _is_unpacked(place, manifest, {name: archive.getinfo(name) for name in digests}):
+                os.rename(place, os.path.join(unfinished, "incomplete"))
+                os.rename(folder, place)
 
 
 def open_folder(path: str) -> int:
@@ -111,12 +165,10 @@ def open_folder(path: str) -> int:
 
 
 def open_file(folder: int, path: str, name: str) -> BinaryIO:
-    """A file of the package in `path`, opened through no link, not waiting for what is no file. Raises ModelError."""
+    """A file of the package in `path`, or what it is a link to, not waiting for what is no file. Raises ModelError."""
     try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno == errno.ELOOP:
-            raise ModelError(f"cannot read {path}/{name}: it is a link; {AGAIN}, with its files") from None
         raise ModelError(f"cannot read {path}/{name}: {_reason(error)}") from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -135,12 +187,17 @@ def read_manifest(folder: int, path: str) -> dict[str, Any]:
             data = file.read(MOST_MANIFEST_BYTES + 1)
         if len(data) > MOST_MANIFEST_BYTES:
             raise ModelError(f"{path}/{MANIFEST} has more than {MOST_MANIFEST_BYTES} bytes: it is of no package")
+    except OSError as error:
+        raise ModelError(f"cannot read {path}/{MANIFEST}: {_reason(error)}") from None
+    return _parsed(data, path)
+
+
+def _parsed(data: bytes, path: str) -> dict[str, Any]:
+    try:
         text = data.decode()
         manifest = json.loads(text, parse_constant=_finite, parse_float=_finite)
         if re.search(r"\\u[dD][89a-fA-F]", text):  # half of a pair is no character
             json.dumps(manifest, ensure_ascii=False).encode()
-    except OSError as error:
-        raise ModelError(f"cannot read {path}/{MANIFEST}: {_reason(error)}") from None
     except (ValueError, RecursionError):
         manifest = None
     if not isinstance(manifest, dict):
@@ -166,15 +223,17 @@ def check_file(file: BinaryIO, path: str, size: int, digest: str | None) -> None
 
 
 def checked_files(path: str, check: bool) -> tuple[dict[str, Any], LibraryFile]:
-    """Everything that can be said before the library is loaded: to load it is to execute it."""
+    """Everything that can be said before the library is loaded: to load it is to execute it. A file that no program
+    needs, choices.json for instance, may be missing."""
     folder = open_folder(path)
     try:
         manifest = read_manifest(folder, path)
         files = _files_of(manifest, path)
         prefix = _prefix_of(manifest, files, path)
         loaded = f"lib{prefix}.so"
+        checked = {loaded, PARAMS, *(os.listdir(folder) if check else ())}
         for name, (size, digest) in files.items():
-            if check or name in (loaded, PARAMS):
+            if name in checked:
                 with open_file(folder, path, name) as file:
                     check_file(file, f"{path}/{name}", size, digest if check or name == loaded else None)
                     if name == loaded:

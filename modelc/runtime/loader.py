@@ -15,6 +15,7 @@ import json
 import math
 import os
 import platform
+import signal
 import struct
 import sys
 import threading
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.runtime.files import AGAIN, MANIFEST, LibraryFile, ModelError, checked_files, folder_of
+from modelc.runtime.files import AGAIN, MANIFEST, LibraryFile, ModelError, Stopped, checked_files, folder_of
 from modelc.runtime.shown import boundary, page, table
 
 LINE_BYTES = 64  # of a cache line
@@ -109,6 +110,8 @@ class Frame(ctypes.Structure):
     ]
 
 
+STOPPED, INTERRUPTED = 9, 10  # of modelc_status in model.h
+_POLLER = ctypes.CFUNCTYPE(ctypes.c_int, _P)
 _WATCHER = ctypes.CFUNCTYPE(None, _P, _I32, _I32, _I32, ctypes.POINTER(Frame))
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {  # in the order of modelc_api in model.h
     "open": (_I32, (ctypes.c_char_p, ctypes.POINTER(_Options), ctypes.POINTER(_P))),
@@ -131,6 +134,10 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {  # in the order of modelc
     "step_count": (_I32, (_P, _I32)),
     "profile_read": (_I32, (_P, _I32, _I32, ctypes.POINTER(_Profile))),
     "watch": (_I32, (_P, _WATCHER, _P)),
+    "memory_size": (ctypes.c_size_t, ()),
+    "init": (_P, (_P,)),
+    "stop": (None, (_P, _I32)),
+    "poll": (_I32, (_P, _POLLER, _P)),
 }
 
 
@@ -141,7 +148,7 @@ class _Table(ctypes.Structure):
 
 
 class Library:
-    """The library of a package: its functions by their names in modelc_api."""
+    """The library of a package: its functions by their names in modelc_api; None for one that it does not have."""
 
     def __init__(self, library: ctypes.CDLL, prefix: str) -> None:
         self._library = library  # which is there as long as its functions are
@@ -149,7 +156,8 @@ class Library:
         give.restype, give.argtypes = ctypes.POINTER(_Table), ()
         table = give().contents
         for name, (result, arguments) in _FUNCTIONS.items():
-            setattr(self, name, ctypes.CFUNCTYPE(result, *arguments)(getattr(table, name)))
+            address = getattr(table, name) if getattr(_Table, name).offset < table.size else None
+            setattr(self, name, address and ctypes.CFUNCTYPE(result, *arguments)(address))
 
     def __getattr__(self, name: str) -> Any:  # what the table has
         raise AttributeError(name)
@@ -188,6 +196,7 @@ class Model:
         self._bounds: list[_Bound] = []
         self._watcher: Any = None
         self._lock = threading.Lock()
+        self._closing = threading.RLock()  # held where the handle is freed, or used beside a run
         self._acquire, self._release = self._lock.acquire, self._lock.release  # half the time of a with
         if not -(2**31) <= (threads or 0) < 2**31 or not 0 <= seed < 2**64:  # ctypes would take them modulo 2^n
             raise ModelError(f"{threads} threads were asked for, with seed {seed}: more than can be had")
@@ -197,6 +206,9 @@ class Model:
         options = _Options(ctypes.sizeof(_Options), threads or 0, 0, seed)  # the checksums have been compared
         if library.open(os.fsencode(path), ctypes.byref(options), ctypes.byref(self._handle)):
             raise ModelError(_text(library.last_error()))
+        self._poller = _poller()  # ctypes keeps no callback
+        if library.poll and self._poller:
+            library.poll(self._handle, self._poller, None)
         self.threads: int = library.thread_count(self._handle)
         self.metadata: dict[str, Any] = json.loads(_text(library.metadata(self._handle)))
         count = library.variant_count(self._handle)
@@ -237,12 +249,30 @@ class Model:
                 given = (self._handle, bound.index, shapes, bound.inputs_at, bound.outputs_at)
                 status = self._library.run_shaped(*given)
             if status:
-                raise ModelError(_text(self._library.last_error()))
+                raise self._failure(status)
             for k in bound.sized if shapes is None else bound.cut:
                 results[bound.outputs[k].name] = self._actual(bound, k, results[bound.outputs[k].name])
         finally:
             self._release()
         return results
+
+    def _failure(self, status: int) -> ModelError:
+        sentence = _text(self._library.last_error())
+        if status == INTERRUPTED:
+            signal.raise_signal(signal.SIGINT)  # which the poller has taken: its handler is called after all
+        return Stopped(sentence) if status in (STOPPED, INTERRUPTED) else ModelError(sentence)
+
+    def stop(self, stopped: bool = True) -> None:
+        """From now on runs raise Stopped before their next step or iteration of a loop, also one that goes on in
+        another thread; until `stopped` is False. May be called from a signal handler. Ctrl-C ends a run of the main
+        thread by itself: the handler of SIGINT is called within a tenth of a second, and the step that runs."""
+        with self._closing:
+            if not self._library.stop:
+                raise ModelError(
+                    "the package was compiled by an earlier modelc, and cannot be stopped: compile it again"
+                )
+            if self._handle:
+                self._library.stop(self._handle, stopped)
 
     def _actual(self, bound: _Bound, output: int, array: Array) -> Array:
         """As much of an output as the last run made."""
@@ -301,10 +331,10 @@ class Model:
 
     def close(self) -> None:
         """Frees what the model holds; waits for a run that goes on in another thread. May be called twice."""
-        with self._lock:
-            if self._handle:
-                self._library.close(self._handle)
-                self._handle = _P()
+        with self._lock, self._closing:
+            handle, self._handle = self._handle, _P()
+            if handle:
+                self._library.close(handle)
                 for bound in self._bounds:
                     for output in bound.outputs:
                         output.kept.clear()
@@ -396,6 +426,13 @@ def _address(array: Array) -> int:
 
 _ALONE = aligned((0,), np.dtype(np.uint8))
 _NOBODY = sys.getrefcount(_ALONE.base)  # besides the array itself holds its memory
+
+
+def _poller() -> Any:
+    """What a run asks whether there was a SIGINT. It executes nothing of Python, so that the handler does not raise
+    within it, and says yes in the main thread alone. None where Python is not CPython."""
+    interface = getattr(ctypes, "pythonapi", None)
+    return interface and _POLLER(interface.PyOS_InterruptOccurred)
 
 
 class _Output:

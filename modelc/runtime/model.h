@@ -6,7 +6,7 @@
  * table, for programs that take any model.
  *
  * Handles are independent of each other and may run at the same time; all calls on one handle except close may
- * come from several threads (runs then take turns). Functions that can fail return a modelc_status, and
+ * come from several threads (runs then take turns, and stop() ends them). Functions that can fail return a modelc_status, and
  * last_error() says in a sentence what went wrong in this thread. Strings and tables that are returned live as
  * long as the library is loaded.
  *
@@ -38,7 +38,9 @@ typedef enum modelc_status {
     MODELC_BAD_SCHEMA = 5,   /* manifest.json is of a schema that this library does not know */
     MODELC_NO_CPU = 6,       /* this machine lacks a CPU feature that the kernels use */
     MODELC_NO_MEMORY = 7,    /* memory or threads could not be had */
-    MODELC_BAD_DATA = 8      /* an index or a length in the data is out of range: the sentence says which, and where */
+    MODELC_BAD_DATA = 8,     /* an index or a length in the data is out of range: the sentence says which, and where */
+    MODELC_STOPPED = 9,      /* stop() has said so */
+    MODELC_INTERRUPTED = 10  /* the function that was given to poll() has said so */
 } modelc_status;
 
 typedef enum modelc_dtype {
@@ -107,6 +109,9 @@ typedef struct modelc_frame {
 } modelc_frame;
 
 typedef void (*modelc_watcher)(void *context, int32_t variant, int32_t step, int32_t after, const modelc_frame *frame);
+
+/* Asked by a run on its own thread: not 0 ends it. */
+typedef int (*modelc_poller)(void *context);
 
 /* The functions of a model. Those that its library does not have are NULL: a program looks at `size` for what a later
  * header has added at the end. */
@@ -180,6 +185,16 @@ typedef struct modelc_api {
      * as they are. NULL where the memory is not aligned: last_error says so. */
     size_t (*memory_size)(void);
     modelc_handle *(*init)(void *memory);
+
+    /* From now on, the run that goes on in a handle and those that begin return MODELC_STOPPED before their next step or
+     * iteration of a loop, until `stopped` is 0. What the outputs hold is of no use then, and states are as they were. It
+     * waits for nothing and may be called from any thread and from a signal handler, as long as the handle is not closed. A
+     * handle that is NULL is allowed. */
+    void (*stop)(modelc_handle *handle, int32_t stopped);
+
+    /* From now on runs that last ask `poller` ten times a second between steps, and end with MODELC_INTERRUPTED where it
+     * says so: for a deadline, or an interpreter that looks for signals. NULL ends it. */
+    modelc_status (*poll)(modelc_handle *handle, modelc_poller poller, void *context);
 } modelc_api;
 
 #ifdef __cplusplus

@@ -79,6 +79,9 @@ class handle {
 
     void reset() { check(api_->reset(handle_)); }
 
+    /* From now on runs end, also one that goes on in another thread, and throw MODELC_STOPPED; until it is false. */
+    void stop(bool stopped = true) noexcept { api_->stop(handle_, stopped); }
+
     void check(modelc_status status) const {
         if (status) throw error(status, api_->last_error());
     }

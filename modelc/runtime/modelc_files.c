@@ -12,16 +12,16 @@
 #include "modelc_runtime.h"
 
 enum { MOST_MANIFEST_BYTES = 1 << 25 };
+static const char SPACE[] = " \t\r\n";
 
-/* Through no link, and without waiting for the other end of a pipe. */
+/* What it may be a link to, and without waiting for the other end of a pipe. */
 modelc_status mc_open_file(const char *folder, const char *name, int *fd, uint64_t *bytes) {
     char path[PATH_MAX];
     uint8_t first;
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
         return mc_fail(MODELC_NO_FILE, "the path of the package is longer than %d characters", PATH_MAX);
-    do *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    do *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     while (*fd < 0 && errno == EINTR); /* a signal of the application's */
-    if (*fd < 0 && errno == ELOOP) return mc_fail(MODELC_NO_FILE, "%s is a link, or behind a loop of links", path);
     if (*fd < 0) return mc_fail(MODELC_NO_FILE, "cannot open %s: %s", path, strerror(errno));
     /* What has no end, or is empty and a device, or a folder, which cannot be read. Not by stat, which is another function
      * in every C library. */
@@ -40,8 +40,8 @@ static const char *json_value(const char *text, const char *key) {
     snprintf(quoted, sizeof quoted, "\"%s\"", key);
     for (const char *at = text; (at = strstr(at, quoted));) {
         at += strlen(quoted);
-        const char *value = at + strspn(at, " \t\r\n");
-        if (*value++ == ':') return value + strspn(value, " \t\r\n");
+        const char *value = at + strspn(at, SPACE);
+        if (*value++ == ':') return value + strspn(value, SPACE);
     }
     return NULL;
 }
@@ -53,7 +53,26 @@ static long number_at(const char *text) {
     return number;
 }
 
-static modelc_status compare_manifest(const char *folder, const char *text) {
+/* Whether a text is one object from its first character to its last, as far as brackets and quotes tell. One that was cut is
+ * not. */
+static int is_whole(const char *text, size_t bytes) {
+    size_t at = strspn(text, SPACE), depth = 0;
+    int quoted = 0;
+    if (text[at] != '{') return 0;
+    do {
+        const char c = text[at++];
+        if (quoted && c == '\\') at++;
+        else if (c == '"') quoted = !quoted;
+        else if (!quoted && (c == '{' || c == '[')) depth++;
+        else if (!quoted && (c == '}' || c == ']')) depth--;
+    } while (depth && at < bytes);
+    return !depth && at + strspn(text + at, SPACE) == bytes;
+}
+
+static modelc_status compare_manifest(const char *folder, const char *text, size_t bytes) {
+    if (!is_whole(text, bytes))
+        return mc_fail(MODELC_MISMATCH, "%s/manifest.json is damaged: it is not one JSON object; copy the whole package again",
+                    folder);
     const char *schema = json_value(text, "schema_version"), *build = json_value(text, "build_id");
     size_t n = strlen(mc_the_model.build_id);
     if (!schema || !build)
@@ -102,7 +121,7 @@ modelc_status mc_check_manifest(const char *folder) {
         status = mc_fail(MODELC_NO_FILE, "cannot read %s/manifest.json: %s", folder, strerror(error));
     } else {
         text[got] = 0;
-        status = compare_manifest(folder, text);
+        status = compare_manifest(folder, text, (size_t)got);
     }
     free(text);
     return status;

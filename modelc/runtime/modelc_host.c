@@ -138,3 +138,12 @@ void modelc_close(modelc_handle *handle) {
     free(host);
     free(handle);
 }
+
+modelc_status modelc_poll(modelc_handle *handle, modelc_poller poller, void *context) {
+    if (!handle) return mc_fail(MODELC_BAD_ARGUMENT, "the handle is NULL");
+    mc_lock(handle);
+    handle->poller = poller;
+    handle->polled = context;
+    mc_unlock(handle);
+    return MODELC_OK;
+}

@@ -3,6 +3,7 @@
 #define MODELC_RUNTIME_H
 
 #include <stdarg.h>
+#include <stdatomic.h>
 
 #include "model.h"
 
@@ -185,6 +186,10 @@ struct modelc_handle {
     modelc_watcher watcher;
     void *context; /* the watcher's */
     mc_kept *kept; /* [variant] */
+    atomic_int stopped; /* runs are to end */
+    modelc_poller poller;
+    void *polled;   /* the poller's context */
+    uint64_t asked; /* when a run asked it last, or began to look at the clock; 0: not yet */
 };
 
 /* modelc_memory.c: all that a handle has but parameters and workspaces, in `memory`, which is zeros; NULL: the bytes that it

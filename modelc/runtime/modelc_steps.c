@@ -4,6 +4,8 @@
 
 #include "modelc_runtime.h"
 
+static const uint64_t POLL_NANOSECONDS = 100000000;
+
 /* ---- asking ---- */
 
 const mc_variant *mc_variant_of(const modelc_handle *handle, int32_t variant) {
@@ -53,20 +55,43 @@ static modelc_status check_buffers(const modelc_tensor *tensors, int32_t count, 
     return MODELC_OK;
 }
 
+/* Shapes have the ranks of the inputs, which every variant has alike. */
+static modelc_status check_shapes(const int64_t *const *shapes) {
+    const mc_variant *v = &mc_the_model.variants[0];
+    for (int32_t i = 0; i < v->input_count; i++)
+        if (!shapes[i] && v->inputs[i].rank)
+            return mc_fail(MODELC_BAD_ARGUMENT, "the shape of input %d ('%s', of %d extents) is NULL", (int)i,
+                        v->inputs[i].name, (int)v->inputs[i].rank);
+    return MODELC_OK;
+}
+
 modelc_status mc_no_such_variant(const modelc_handle *handle, int32_t variant) {
     if (!handle) return mc_fail(MODELC_BAD_ARGUMENT, "the handle is NULL");
     return mc_fail(MODELC_BAD_ARGUMENT, "variant %d was asked for; the package has %d", (int)variant,
                 (int)mc_the_model.variant_count);
 }
 
-static void watch_step(const modelc_handle *handle, const mc_variant *v, int32_t step, int32_t after,
+static void watch_step(modelc_handle *handle, const mc_variant *v, int32_t step, int32_t after,
                        const mc_frame *frame) {
     if (handle->watcher) handle->watcher(handle->context, (int32_t)(v - mc_the_model.variants), step, after, frame);
 }
 
+/* Whether the run is to end here: asked before every step and every iteration. */
+static modelc_status ended(modelc_handle *handle) {
+    if (atomic_load_explicit(&handle->stopped, memory_order_relaxed)) return mc_fail(MODELC_STOPPED, "the run was stopped");
+    if (!handle->poller) return MODELC_OK;
+    const uint64_t now = mc_now();
+    if (!handle->asked) handle->asked = now;
+    if (now - handle->asked < POLL_NANOSECONDS) return MODELC_OK;
+    handle->asked = now;
+    return handle->poller(handle->polled) ? mc_fail(MODELC_INTERRUPTED, "the run was interrupted") : MODELC_OK;
+}
+
 /* Data that leads outside is found on the calling thread, before any kernel has touched memory by it. */
-static modelc_status run_step(const modelc_handle *handle, const mc_variant *v, int32_t number, const mc_frame *frame) {
+static modelc_status run_step(modelc_handle *handle, const mc_variant *v, int32_t number, const mc_frame *frame) {
     const mc_step *step = &v->steps[number];
+    const modelc_status status = ended(handle);
+    if (status) return status;
     if (step->check && !step->check(frame, mc_message(), MC_MESSAGE_BYTES)) return MODELC_BAD_DATA;
     watch_step(handle, v, number, 0, frame);
     mc_run_shared(handle, step, frame);
@@ -75,7 +100,7 @@ static modelc_status run_step(const modelc_handle *handle, const mc_variant *v, 
 }
 
 /* Steps [first, end), in order; `counters` are of all steps, NULL where nobody profiles. */
-static modelc_status run_steps(const modelc_handle *handle, const mc_variant *v, int32_t first, int32_t end,
+static modelc_status run_steps(modelc_handle *handle, const mc_variant *v, int32_t first, int32_t end,
                                const mc_frame *frame, mc_counter *counters) {
     modelc_status status = MODELC_OK;
     for (int32_t i = first; i < end && !status; i++) {
@@ -93,7 +118,7 @@ typedef struct part {
     int32_t first, end, row, last;
 } part;
 
-static modelc_status run_part(const modelc_handle *handle, const mc_variant *v, part p, mc_frame *frame,
+static modelc_status run_part(modelc_handle *handle, const mc_variant *v, part p, mc_frame *frame,
                               mc_counter *counters);
 
 static uint8_t *at(const mc_frame *frame, mc_address a) {
@@ -112,7 +137,7 @@ static uint8_t *at(const mc_frame *frame, mc_address a) {
 /* A bool; where it is nowhere, true. Users' bools may be any byte. */
 static int is_true(const mc_frame *frame, mc_address a) { return a.space == MC_NOWHERE || *at(frame, a) != 0; }
 
-static modelc_status run_repeat(const modelc_handle *handle, const mc_variant *v, int32_t row, mc_frame *frame,
+static modelc_status run_repeat(modelc_handle *handle, const mc_variant *v, int32_t row, mc_frame *frame,
                                 mc_counter *counters) {
     const mc_control *c = &v->control[row];
     const part body = {c->first, c->end, row + 1, c->next};
@@ -133,7 +158,7 @@ static modelc_status run_repeat(const modelc_handle *handle, const mc_variant *v
         for (int32_t i = 0; i < c->moving_count; i++)
             frame->slots[c->moving[i].slot] = at(frame, c->moving[i].start) + (uint64_t)done * c->moving[i].bytes;
         memcpy(at(frame, c->number), &done, sizeof done);
-        status = run_part(handle, v, body, frame, counters);
+        if (!(status = ended(handle))) status = run_part(handle, v, body, frame, counters);
         go = is_true(frame, c->go);
     }
     for (int32_t i = 0; i < c->carried_count && !status; i++) {
@@ -144,7 +169,7 @@ static modelc_status run_repeat(const modelc_handle *handle, const mc_variant *v
     return status;
 }
 
-static modelc_status run_control(const modelc_handle *handle, const mc_variant *v, int32_t row, mc_frame *frame,
+static modelc_status run_control(modelc_handle *handle, const mc_variant *v, int32_t row, mc_frame *frame,
                                  mc_counter *counters) {
     const mc_control *c = &v->control[row];
     modelc_status status = MODELC_OK;
@@ -161,7 +186,7 @@ static modelc_status run_control(const modelc_handle *handle, const mc_variant *
     return status;
 }
 
-static modelc_status run_part(const modelc_handle *handle, const mc_variant *v, part p, mc_frame *frame,
+static modelc_status run_part(modelc_handle *handle, const mc_variant *v, part p, mc_frame *frame,
                               mc_counter *counters) {
     modelc_status status = MODELC_OK;
     int32_t done = p.first;
@@ -176,6 +201,8 @@ static modelc_status run_part(const modelc_handle *handle, const mc_variant *v, 
 modelc_status modelc_fit(const modelc_handle *handle, const int64_t *const *shapes, int32_t *variant) {
     if (!handle || !shapes || !variant)
         return mc_fail(MODELC_BAD_ARGUMENT, "fit wants a handle, shapes and a place for the variant, not NULL");
+    const modelc_status status = check_shapes(shapes);
+    if (status) return status;
     *variant = mc_variant_for(shapes);
     if (*variant >= 0) return MODELC_OK;
     mc_no_variant(shapes, mc_message(), MC_MESSAGE_BYTES);
@@ -194,6 +221,7 @@ modelc_status modelc_run_shaped(modelc_handle *handle, int32_t variant, const in
     const mc_variant *v = mc_variant_of(handle, variant);
     modelc_status status;
     if (!v) return mc_no_such_variant(handle, variant);
+    if (shapes && (status = check_shapes(shapes))) return status;
     if (shapes && !mc_is_exact(v, shapes) && !mc_fits(v, shapes)) {
         mc_no_variant(shapes, mc_message(), MC_MESSAGE_BYTES);
         return MODELC_BAD_ARGUMENT;
@@ -204,6 +232,7 @@ modelc_status modelc_run_shaped(modelc_handle *handle, int32_t variant, const in
     status = MODELC_OK;
     mc_frame frame = {.params = handle->params, .inputs = inputs, .outputs = outputs};
     mc_lock(handle);
+    handle->asked = 0;
     frame.arena = handle->arena;
     frame.random = handle->random;
     uint64_t saved = mc_float_enter(mc_the_model.flush_denormals);
@@ -267,6 +296,10 @@ modelc_status modelc_reset(modelc_handle *handle) {
             memset(handle->kept[v].halves, 0, (size_t)(2 * mc_the_model.variants[v].state_bytes));
     mc_unlock(handle);
     return MODELC_OK;
+}
+
+void modelc_stop(modelc_handle *handle, int32_t stopped) {
+    if (handle) atomic_store(&handle->stopped, stopped != 0);
 }
 
 /* ---- watching ---- */

@@ -12,8 +12,8 @@ The grammar, whole (its text is read with Python's expression syntax):
          | TYPE(NUMBER)                          a number, in all lanes
     TYPE = float32, int8x64, ...
 
-Files with it are not trusted: it reaches no memory but through an address that the code generator gives, and calls
-intrinsics of the architecture and plain arithmetic alone.
+Files with it are not trusted: it has plain arithmetic and the intrinsics of permitted.py, which reach no memory. Those
+that load and store tile registers are of shipped files alone (intrinsics.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from modelc.ir.expr import DTYPES
+import numpy as np
 
-_ANY_MACHINE = ("llvm.fma.", "llvm.fmuladd.", "llvm.vector.interleave", "llvm.vector.deinterleave")
+from modelc.ir.expr import DTYPES
+from modelc.target.permitted import Permitted
+
 _LLVM = re.compile(r"llvm\.[a-z0-9_]+(\.[a-z0-9_]+)*")
 _TYPE = re.compile(r"([a-z]+\d+)(?:x([1-9]\d{0,3}))?")
 _MOST_LANES = 1 << 12
@@ -109,14 +111,14 @@ Code = Name | Call | Bitcast | Broadcast | Widen | Shuffle | Binary | Number
 _OPERATORS: dict[type, str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul"}
 
 
-def parse_code(text: str, names: Mapping[str, VectorType], llvm: str) -> Code:
-    """Reads code over `names`, with intrinsics that start with `llvm` (such as "llvm.x86."). Raises CodeError."""
+def parse_code(text: str, names: Mapping[str, VectorType], permitted: Permitted) -> Code:
+    """Reads code over `names` that calls permitted intrinsics. Raises CodeError."""
     try:
         node = ast.parse(text.strip(), mode="eval").body
-        return _Reader(names, llvm).code(node)
+        return _Reader(names, permitted).code(node)
     except SyntaxError as error:
         raise CodeError(f"not an expression ({error.msg})") from None
-    except RecursionError:
+    except (RecursionError, MemoryError):  # of Python's parser, too
         raise CodeError("nested too deeply") from None
 
 
@@ -147,7 +149,7 @@ def parse_type(text: str) -> VectorType | None:
 @dataclass(frozen=True)
 class _Reader:
     names: Mapping[str, VectorType]
-    llvm: str
+    permitted: Permitted
 
     def code(self, node: ast.expr) -> Code:
         if isinstance(node, ast.Name):
@@ -197,8 +199,8 @@ class _Reader:
         name = nodes[0].value if nodes and isinstance(nodes[0], ast.Constant) else None
         if not isinstance(name, str) or not _LLVM.fullmatch(name):
             raise CodeError('call takes the name of an intrinsic first, such as call("llvm.fma.v4f32", ...)')
-        if not name.startswith((self.llvm, *_ANY_MACHINE)):
-            raise CodeError(f"{name} is no intrinsic of {self.llvm}* or one of {', '.join(_ANY_MACHINE)}")
+        if not self.permitted.names.fullmatch(name):
+            raise CodeError(f"{name[:60]} is not permitted; expected {self.permitted.what}")
         operands = nodes[1:]
         first = operands[0] if operands else None
         gives = parse_type(first.id) if isinstance(first, ast.Name) and first.id not in self.names else None
@@ -250,8 +252,8 @@ class _Reader:
             raise CodeError(f"{ast.unparse(node)[:60]!r} is no number")
         value = -value if negative else value
         whole = DTYPES[type_.dtype].kind in "iu"
-        if type_.dtype in ("bfloat16", "bool") or (whole and not _fits(value, type_.dtype)):
-            raise CodeError(f"{value!r} is no constant of {type_.dtype}")
+        if type_.dtype in ("bfloat16", "bool") or not _fits(value, type_.dtype):
+            raise CodeError(f"{ast.unparse(node)[:60]} is no constant of {type_.dtype}")
         return Number(value if whole else float(value), type_)
 
 
@@ -261,6 +263,8 @@ def _type(code: Code) -> VectorType:
 
 
 def _fits(value: int | float, dtype: str) -> bool:
+    if DTYPES[dtype].kind not in "iu":
+        return abs(value) <= float(np.finfo(DTYPES[dtype]).max)
     bits = DTYPES[dtype].itemsize * 8
     low, high = (0, 1 << bits) if dtype.startswith("u") else (-(1 << (bits - 1)), 1 << (bits - 1))
     return isinstance(value, int) and low <= value < high

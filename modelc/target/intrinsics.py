@@ -28,7 +28,8 @@ A file of targets/intrinsics/, or a user's own, lists intrinsics:
 
 where `zero`, `load` and `store` act on one `tile` (and the rows at `address`, `stride` bytes apart), `setup` takes the
 address of a `table` with the shape of every tile, `load_once` (if there is such) is a `load` of
-what nothing reads soon again, and `permission` is the x86 state component to ask the kernel for.
+what nothing reads soon again, and `permission` is the x86 state component to ask the kernel for. All of that reaches
+memory, so a user's file has the `tiles` of a shipped one, or none.
 
 An operand of whole numbers may say `within: [LEAST, LARGEST]`: for others than these the instruction saturates, and it
 takes the place of what a Block clamps to them alone.
@@ -53,18 +54,12 @@ from modelc.ir.expr import DTYPES, Const, Expr, Op, Var, show, variables
 from modelc.ir.text import TextError, parse_block
 from modelc.ir.verify import verify_block
 from modelc.target.intrinsic import Digit, Intrinsic, Operand, Table, Tiles
-from modelc.target.intrinsic_code import ADDRESS, TILE, Code, CodeError, VectorType, calls, parse_code, parse_type
+from modelc.target.intrinsic_code import ADDRESS, TILE, Call, Code, CodeError, Name, VectorType, parse_code, parse_type
 from modelc.target.isa import ARCHITECTURES, Architecture
+from modelc.target.permitted import TILE_MOVES, TILE_PRODUCTS, VECTORS, Permitted
 from modelc.target.section import WORD, Section, parse_yaml, read_text, targets_folder
 
 PLACES = ("vector", "memory", "tile")
-_LLVM = {
-    "x86_64": "llvm.x86.",
-    "aarch64": "llvm.aarch64.",
-    "armv7": "llvm.arm.",
-    "riscv64": "llvm.riscv.",
-    "wasm32": "llvm.wasm.",
-}
 _MNEMONIC = re.compile(r"[a-z][a-z0-9._]{2,}")
 _TEXT = re.compile(r"[\s\S]{1,4000}")
 _KEYS = (
@@ -74,25 +69,30 @@ _KEYS = (
 _TILE_CODE = ("setup", "release", "zero", "load", "load_once", "store")
 _MOST_ELEMENTS = 4096
 _LONGEST_PATH = 200
+_FILE = "a file of intrinsics"
 
 
 @cache
 def shipped_intrinsics() -> tuple[Intrinsic, ...]:
     """Every intrinsic that comes with modelc, in order of files."""
     folder = targets_folder() / "intrinsics"
-    intrinsics = tuple(intrinsic for path in sorted(folder.glob("*.yaml")) for intrinsic in read_intrinsics(path))
+    texts = {str(path): read_text(path, _FILE) for path in sorted(folder.glob("*.yaml"))}
+    intrinsics = tuple(
+        intrinsic for path, text in texts.items() for intrinsic in parse_intrinsics(text, path, shipped=True)
+    )
     names = [intrinsic.name for intrinsic in intrinsics]
     assert len(set(names)) == len(names), "two shipped intrinsics have one name"
     return intrinsics
 
 
 def read_intrinsics(path: Path) -> tuple[Intrinsic, ...]:
-    """Reads a file of intrinsics."""
-    return parse_intrinsics(read_text(path, "a file of intrinsics"), str(path))
+    """Reads a user's file of intrinsics."""
+    return parse_intrinsics(read_text(path, _FILE), str(path))
 
 
-def parse_intrinsics(text: str, source: str, file: str | None = None) -> tuple[Intrinsic, ...]:
-    """Reads the YAML of intrinsics. `source` names the file in errors."""
+def parse_intrinsics(text: str, source: str, file: str | None = None, shipped: bool = False) -> tuple[Intrinsic, ...]:
+    """Reads the YAML of intrinsics. `source` names the file in errors. Only what is `shipped` says how tile registers
+    are loaded and stored."""
     top = Section(source, "", parse_yaml(text, source))
     top.only_keys(("intrinsics", "tiles"), required=("intrinsics",))
     trees = top.sequence("intrinsics", "a list of intrinsics")
@@ -107,6 +107,9 @@ def parse_intrinsics(text: str, source: str, file: str | None = None) -> tuple[I
         intrinsics.append(intrinsic)
     if "tiles" in top.tree and not any(intrinsic.tiles for intrinsic in intrinsics):
         raise top.wrong("tiles", top.tree["tiles"], "no such key, as no operand lies in a tile")
+    if not shipped and any(intrinsic.tiles not in _known_tiles(intrinsic.architecture) for intrinsic in intrinsics):
+        expected = "word for word those of a shipped file (targets/intrinsics), as they say what reaches memory"
+        raise top.wrong("tiles", top.tree["tiles"], expected)
     return tuple(intrinsics)
 
 
@@ -126,7 +129,7 @@ def named_intrinsics(top: Section, arch: Architecture, features: Sequence[str]) 
             path = folder / name
             if os.path.isabs(name) or ".." in Path(name).parts or folder.resolve() not in path.resolve().parents:
                 raise top.wrong(key, name, "a path that stays in the folder of this file")
-            listed = parse_intrinsics(read_text(path, "a file of intrinsics"), str(path), name)
+            listed = parse_intrinsics(read_text(path, _FILE), str(path), name)
         elif name in shipped:
             listed = (shipped[name],)
         else:
@@ -148,6 +151,11 @@ def named_intrinsics(top: Section, arch: Architecture, features: Sequence[str]) 
     return tuple(intrinsics)
 
 
+def _known_tiles(architecture: str) -> list[Tiles | None]:
+    """None, and the tile registers that shipped files describe."""
+    return [None, *(x.tiles for x in shipped_intrinsics() if x.architecture == architecture)]
+
+
 # --- reading one ----------------------------------------------------------------------------------------------------
 
 
@@ -165,9 +173,16 @@ def _intrinsic(part: Section, tiles: Section | None, file: str | None) -> Intrin
     written = semantics.writes[0].buffer
     for operand in operands:
         _fits_register(part, operand, arch, features, tiles)
+        if (operand.lies == "tile") is not (names[written] == TILE):
+            raise part.wrong(
+                f"operands.{operand.name}.lies", operand.lies, f"all operands in tiles, as {written}, or none"
+            )
     if names[written] != TILE and shapes[written][1] != "vector":
         raise part.wrong(f"operands.{written}.lies", shapes[written][1], "vector, as the semantics write it")
-    code = _code(part, "implementation", names, _LLVM[arch.name], None if names[written] == TILE else names[written])
+    if names[written] == TILE:
+        code = _code(part, "implementation", names, TILE_PRODUCTS, None)
+    else:
+        code = _code(part, "implementation", names, VECTORS[arch.name], names[written])
     return Intrinsic(
         name=part.text("name", WORD, "a name of letters, digits and . _ + -"),
         architecture=arch.name,
@@ -180,7 +195,7 @@ def _intrinsic(part: Section, tiles: Section | None, file: str | None) -> Intrin
         throughput=part.positive("throughput"),
         latency=part.integer("latency", 1, 1000),
         temporaries=part.integer("temporaries", 0, 16),
-        tiles=_tiles(tiles, arch) if any(o.lies == "tile" for o in operands) and tiles is not None else None,
+        tiles=_tiles(tiles) if any(o.lies == "tile" for o in operands) and tiles is not None else None,
         file=file,
     )
 
@@ -325,21 +340,24 @@ def _digit(index: Expr, ranges: Mapping[str, int]) -> Digit | None:
     return Digit(index.name, step, left if modulus is None else min(modulus, left))
 
 
-def _code(part: Section, key: str, names: Mapping[str, VectorType], llvm: str, gives: VectorType | None) -> Code:
+def _code(
+    part: Section, key: str, names: Mapping[str, VectorType], permitted: Permitted, gives: VectorType | None
+) -> Code:
+    """What gives a vector; or nothing, and then it is one call on names."""
     text = part.text(key, _TEXT, "an expression")
     try:
-        code = parse_code(text, names, llvm)
+        code = parse_code(text, names, permitted)
     except CodeError as error:
         raise TargetError(f"{part.source}: {part.path}.{key}: {error}") from None
     if code.type != gives:
         expected = "nothing: a call without a type" if gives is None else str(gives)
         raise part.wrong(key, text, f"code that gives {expected}, found {code.type or 'nothing'}")
-    if gives is None and any(call.type is not None for call in calls(code)):
-        raise part.wrong(key, text, "one call")
+    if gives is None and not (isinstance(code, Call) and all(isinstance(arg, Name) for arg in code.args)):
+        raise part.wrong(key, text, f"one call with some of {', '.join(names)}")
     return code
 
 
-def _tiles(part: Section, arch: Architecture) -> Tiles:
+def _tiles(part: Section) -> Tiles:
     keys = ("count", "rows", "row_bytes", "permission", "table", *_TILE_CODE)
     part.only_keys(keys, required=tuple(key for key in keys if key not in ("permission", "load_once")))
     table = part.section("table")
@@ -360,7 +378,7 @@ def _tiles(part: Section, arch: Architecture) -> Tiles:
         if at + width * count > size:
             raise field.wrong("at", at, f"room for {count} numbers of {width} bytes before byte {size}")
         fields[name] = (at, width)
-    llvm, stride = _LLVM[arch.name], VectorType("int64")
+    stride = VectorType("int64")
     operands: dict[str, dict[str, VectorType]] = {
         "setup": {"table": ADDRESS},
         "release": {},
@@ -369,7 +387,9 @@ def _tiles(part: Section, arch: Architecture) -> Tiles:
         "load_once": {"tile": TILE, "address": ADDRESS, "stride": stride},
         "store": {"tile": TILE, "address": ADDRESS, "stride": stride},
     }
-    code: dict[str, Any] = {k: _code(part, k, operands[k], llvm, None) if k in part.tree else None for k in _TILE_CODE}
+    code: dict[str, Any] = {
+        k: _code(part, k, operands[k], TILE_MOVES, None) if k in part.tree else None for k in _TILE_CODE
+    }
     return Tiles(
         count=count,
         rows=part.integer("rows", 1, 1024),

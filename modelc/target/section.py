@@ -31,7 +31,7 @@ def parse_yaml(text: str, source: str) -> Any:
     try:
         return strict_yaml.load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise TargetError(f"{source} is not YAML: {' '.join(str(error).split())}") from None
+        raise TargetError(f"{source} is not YAML that modelc reads: {' '.join(str(error).split())}") from None
 
 
 def read_text(path: Path, what: str) -> str:

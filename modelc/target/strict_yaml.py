@@ -1,4 +1,5 @@
-"""YAML as untrusted files may use it: the core schema of YAML 1.2 alone, and each key once.
+"""YAML as untrusted files may use it: the core schema of YAML 1.2 alone, each key once, and no more values than a file
+of its size would have without aliases. Everything of modelc that reads YAML reads it here.
 
 PyYAML reads YAML 1.1, where `1:30` is a number in base 60 (quadratic to read), `1e9` is a string, `<<` is a merge
 (exponential in a few lines), and of equal keys the last one counts. It is read by libyaml where PyYAML has that, which
@@ -14,6 +15,8 @@ from typing import Any
 import yaml
 
 _MOST_KEYS = 4096
+_MOST_VALUES = 50_000  # with each alias written out: a few lines can stand for billions
+_MOST_DIGITS = 20  # of a whole number
 _PLAIN = {  # what a scalar without quotes is, if it is no text
     "null": re.compile(r"~|null|Null|NULL|"),
     "bool": re.compile(r"true|True|TRUE|false|False|FALSE"),
@@ -47,6 +50,9 @@ class _Loader(_Reader):  # type: ignore[misc]
         if _PLAIN[kind].fullmatch(text) is None:
             raise yaml.YAMLError(f"{text[:60]!r} in line {node.start_mark.line + 1} is no {kind}")
         if kind == "int":
+            if len(text) > _MOST_DIGITS:
+                line = node.start_mark.line + 1
+                raise yaml.YAMLError(f"the number in line {line} has more than {_MOST_DIGITS} characters")
             return int(text, 0)
         if kind == "float":
             return float(text.replace(".", "") if text[-1].isalpha() else text)  # .inf, .nan
@@ -65,7 +71,28 @@ class _Dumper(yaml.SafeDumper):
 
 def load(text: str) -> Any:
     """The tree of one document. Raises yaml.YAMLError, ValueError or RecursionError."""
-    return yaml.load(text, _Loader)  # a SafeLoader
+    loader = _Loader(text)  # a SafeLoader
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _values(node, {}) > _MOST_VALUES:
+            raise yaml.YAMLError(f"it has more than {_MOST_VALUES} values, aliases written out")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _values(node: Any, counted: dict[int, int]) -> int:
+    """How many values a node has where each alias is written out; `counted` are those of the nodes before, by id."""
+    if id(node) not in counted:
+        counted[id(node)] = _MOST_VALUES  # of a node that is part of itself
+        if isinstance(node, yaml.MappingNode):
+            below = [part for pair in node.value for part in pair]
+        else:
+            below = node.value if isinstance(node, yaml.SequenceNode) else []
+        counted[id(node)] = 1 + sum(_values(part, counted) for part in below)
+    return counted[id(node)]
 
 
 def dump(tree: Any) -> str:

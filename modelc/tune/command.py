@@ -127,8 +127,9 @@ class TuneRequest(Request):
 
 
 def tune_request(request: TuneRequest) -> tuple[TuneResult, ...]:
-    """Tunes models as a TuneRequest says, and gives a result for each. Ctrl-C ends measuring, and packages are made of
-    the best so far; a package that tuning does not make faster is the untuned one. Raises ModelcError."""
+    """Tunes models as a TuneRequest says, and gives a result for each. Ctrl-C ends measuring, and what is timed at the
+    end, and packages are made of the best so far; a package that tuning does not make faster is the untuned one.
+    Raises ModelcError."""
     output = None if request.output is None else Path(request.output)
     with _places(request.paths, output, request.target) as places:
         return _tune(request, places)
@@ -265,6 +266,7 @@ def _tuned(
     for number, (network, alternative) in enumerate(zip(networks, leading, strict=True)):
         with blaming(f"model {network.run.model}"):
             package = made(network, alternative, search.subjects, known_to_compile, threads, timed)
+        timed = timed and not package.interrupted
         every = (*notes, *joint.alternatives[number].notes, *package.notes)
         results.append(
             _result(network, replace(package, notes=every), search.of(number), database, joint.earlier_records)

@@ -44,13 +44,14 @@ from modelc.verify.report import Report
 @dataclass(frozen=True)
 class Made:
     """A package that was written: `changed` Tasks have other Candidates than without tuning, which is none where the
-    whole gained nothing; `alternative` says what else is otherwise."""
+    whole gained nothing; `alternative` says what else is otherwise. `interrupted` says that timing was."""
 
     changed: int
     alternative: str
     times: Times
     report: Report | None
     notes: tuple[str, ...]
+    interrupted: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,37 @@ def made(
 ) -> Made:
     """Writes the package of what was found for the Tasks of an alternative of a network; where it can be `timed` here
     as a whole, if that is faster than the untuned one and than what was found without another alternative, by turns;
-    else the fastest of these. With a database, what was found is what compile takes of it."""
+    else the fastest of these. With a database, what was found is what compile takes of it. Ctrl-C ends timing, and what
+    it meets half written is written once more."""
+    choose = partial(_chosen, network, alternative, subjects, database, threads)
+    interrupted = False
+    try:
+        ways, times, notes = choose(timed)
+    except KeyboardInterrupt:
+        if not timed:
+            raise
+        interrupted = True
+        ways, times, notes = choose(False)
+        notes.append(
+            "timing was interrupted: the package is made of what was measured task by task, and not compared as a whole"
+        )
+    try:
+        return replace(_first_right(network, ways, times, [*notes]), interrupted=interrupted)
+    except KeyboardInterrupt:
+        if interrupted:
+            raise
+        return replace(_first_right(network, ways, times, notes), interrupted=True)
+
+
+def _chosen(
+    network: Network,
+    alternative: Alternative,
+    subjects: Sequence[Subject],
+    database: Database | None,
+    threads: int,
+    timed: bool,
+) -> tuple[list[_Outcome], Times, list[str]]:
+    """What the package is made of, the best first and the untuned one last; their times, and notes."""
     notes: list[str] = []
     base = _outcome(network, network.base, subjects, database, threads, timed)
     other = _outcome(network, alternative, subjects, database, threads, timed) if alternative.says else None
@@ -124,7 +155,7 @@ def made(
             ways = []
     if times.note:
         notes.append(times.note)
-    return _first_right(network, [*ways, replace(base, changed={}, run=network.run)], times, notes)
+    return [*ways, replace(base, changed={}, run=network.run)], times, notes
 
 
 def _within_policy(network: Network, outcome: _Outcome, notes: list[str]) -> _Outcome:

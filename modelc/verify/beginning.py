@@ -11,11 +11,13 @@ NOTABLE = 0.5  # of an output's departure: a difference below is one that grows 
 @dataclass(frozen=True)
 class Apart:
     """How far a value that `kernel` wrote is from ONNX Runtime's in the whole model: `difference`, as a relative root
-    mean square, and whether some element is `beyond` roundoff."""
+    mean square; its largest, over the value's root mean square (`of_scale`); whether some element is `beyond`
+    roundoff."""
 
     kernel: str
     value: str
     difference: float
+    of_scale: float
     beyond: bool
 
 

@@ -22,7 +22,9 @@ from modelc.target import Peak, Unit, best_unit, probe
 from modelc.verb import Progress
 from modelc.verify.check import for_the_model, given_or_drawn, other_model, variant_of
 from modelc.verify.engine import NAMES, Engine
+from modelc.verify.noise import FixedLoop, noise_of
 
+LOOP = "a fixed loop"  # among what is timed by turns
 SUFFIX = ".modelc"  # of what is a package among engines
 BRIEF = 10  # slices of a short look, all in the same processes
 SLICES, FRESH = 40, 8  # in all, and in the same processes: a neighbour may be busy for a second
@@ -33,7 +35,7 @@ Slices = list[list[float]]  # milliseconds of every run of an engine, by slice
 
 
 class Timed(Protocol):
-    """What can be timed by turns with others: an Engine, a Peak."""
+    """What can be timed by turns with others: an Engine, a Peak, a FixedLoop."""
 
     def time(self, seconds: float) -> list[float]: ...
 
@@ -64,8 +66,8 @@ def bench(
     Returns:
         By the keys `engines` the milliseconds of each (median_ms, p10_ms, p90_ms) and the number of runs; `ratio` each
         engine's time over the package's, the median over slices that follow each other: above 1 the package is faster;
-        with `peak` also `peak_gflops` by dtype, and `peak_share`, the part of the time that its arithmetic would take
-        there.
+        `noise` of a fixed loop by turns with them; with `peak` also `peak_gflops` by dtype, and `peak_share`, the part
+        of the time that its arithmetic would take there.
 
     Raises:
         InputError: There is no such engine, the model is missing, or inputs do not fit.
@@ -104,9 +106,10 @@ def bench(
             engines[name].run(for_the_model(read, feed) if name in others else feed)
         plan = read.manifest.variants[number]
         peaks = {dtype: stack.enter_context(Peak(unit, threads)) for dtype, unit in _units(plan).items() if peak}
-        times = alternating({**engines, **peaks}, seconds, say, SLICES, FRESH)
+        times = alternating({**engines, **peaks, LOOP: FixedLoop()}, seconds, say, SLICES, FRESH)
         abouts = {name: name if name in packages else engine.about for name, engine in engines.items()}
         notes = [] if path is None else list(other_model(read, path))
+    noise = noise_of(times.pop(LOOP))
     ours = median(times["modelc"])
     gflops = {dtype: peak_timer.gflops(median(times.pop(dtype))) for dtype, peak_timer in peaks.items()}
     shares = {"peak_gflops": gflops, "peak_share": _least_ms(plan, gflops) / ours} if peak else {}
@@ -116,6 +119,7 @@ def bench(
         "notes": notes,
         "engines": {name: {"about": abouts[name], **_percentiles(slices)} for name, slices in times.items()},
         "ratio": {name: beside(times[name], times["modelc"]) for name in times if name != "modelc"},
+        "noise": noise.to_json(),
         **shares,
     }
 

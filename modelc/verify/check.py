@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from modelc.verify.ways import MORE, deciding, least_samples, not_run
 Arrays = dict[str, NDArray[Any]]
 LEAST_WITH_STATES = 4  # samples: runs in which a state goes from hand to hand
 LEAST_WITH_SIZES = 2  # samples: what depends on data in its size has two
+TELLING, MOST_SAMPLES = 256, 16  # numbers that small models get, if so many samples have them
+SMALL_STEPS, SMALL_BYTES = 64, 1 << 20  # of a small model: calls of kernels, its parameters and its arena
 
 
 def not_run_note(number: int, parts: Sequence[str], package: Package) -> str:
@@ -191,9 +194,9 @@ def _shown(tensor: TensorInfo) -> str:
 
 
 def drawn(package: Package, model: str | Path | None, seed: int = 0, samples: int = 1) -> Iterator[Arrays]:
-    """`samples` inputs for every variant, and more where it branches or keeps states, then shorter ones where it is
-    padded; each drawn when it is asked for. Without the model, whole numbers are 0 or 1, but for those that kernels
-    address by."""
+    """`samples` inputs for every variant, and more where it branches or keeps states, or is small and of few inputs,
+    then shorter ones where it is padded; each drawn when it is asked for. Without the model, whole numbers are 0 or 1,
+    but for those that kernels address by."""
     every = range(len(package.manifest.variants))
     return (feed for _, feed in drawn_for_variants(package, model, seed, samples, every, lambda number: ()))
 
@@ -214,13 +217,23 @@ def drawn_for_variants(
             continue
         roles = roles_of(uses, _claimed(plan))
         least = LEAST_WITH_STATES if plan.states else LEAST_WITH_SIZES if plan.sizes else 1
-        count = max(samples, least_samples(plan), least)
+        count = max(samples, least_samples(plan), least, _telling_samples(package, plan))
         for k in range(count + MORE):
             if k >= count and not left(number):
                 break
             yield number, {**draw_inputs(plan.inputs, roles, seed, k), **deciding(plan, k)}
         for k, tensors in enumerate(shorter(package.manifest, number, seed), count + MORE):
             yield number, {**draw_inputs(tensors, roles, seed, k), **deciding(plan, k)}
+
+
+def _telling_samples(package: Package, plan: Plan) -> int:
+    """How many inputs it takes for a model of few numbers to be told from others like it; where it is small, so that a
+    run costs next to nothing."""
+    elements = sum(prod(tensor.shape) for tensor in plan.inputs)
+    large = max(package.manifest.params_bytes, plan.arena_bytes) > SMALL_BYTES or sum(plan.calls) > SMALL_STEPS
+    if large or plan.control or not elements:
+        return 1
+    return min(MOST_SAMPLES, -(-TELLING // elements))
 
 
 def _claimed(plan: Plan) -> list[tuple[str, Span]]:

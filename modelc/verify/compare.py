@@ -97,6 +97,15 @@ def unsettled(ours: Array, theirs: Array, roundoff: float | None = None, units: 
     return np.moveaxis(apart, 0, 1) if theirs.ndim > 2 else apart[0]
 
 
+def differences(ours: Array, theirs: Array) -> NDArray[np.float64]:
+    """|ours - theirs| in float64; at least 1 for whole numbers that are not equal, of which float64 holds not all."""
+    with np.errstate(all="ignore"):
+        apart = np.abs(ours.astype(np.float64) - theirs.astype(np.float64))
+    if ours.dtype.kind in "iu":
+        return np.where(ours == theirs, 0.0, np.maximum(apart, 1.0))
+    return apart
+
+
 def distance(ours: NDArray[Any], reference: NDArray[Any], rtol: float, atol: float) -> Distance:
     """Passed: |a - b| <= atol + rtol * |b| everywhere; whole numbers and truth values must be equal. NaNs and
     infinities in equal places are equal, in different places infinitely far apart. What has no elements is equal."""
@@ -137,7 +146,7 @@ class _Part(NamedTuple):
     def of(cls, ours: Array, reference: Array, rtol: float, atol: float, exact: bool) -> _Part:
         a, b = ours.astype(np.float64), reference.astype(np.float64)
         with np.errstate(all="ignore"):
-            apart = np.abs(a - b)
+            apart = differences(ours, reference)
             size = np.abs(b)
             if not np.isfinite(apart.sum()):  # somewhere is an infinity or a NaN
                 same = (a == b) | (np.isnan(a) & np.isnan(b))

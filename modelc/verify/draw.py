@@ -27,7 +27,7 @@ from modelc.frontend.steering.wholes import Whole, wholes
 from modelc.ir.expr import DTYPES, NARROW, NARROW_FLOATS
 from modelc.package import TensorInfo
 from modelc.verify.draw_real import real_numbers
-from modelc.verify.draw_whole import indices, limits_of, whole_numbers
+from modelc.verify.draw_whole import are_wide, counted_from_end, indices, limits_of, whole_numbers, with_turned_bits
 
 ENDS, NOTHING, ANYWHERE = range(3)  # what masks hide, by turns from sample to sample
 
@@ -67,16 +67,20 @@ def draw_inputs(
     """This draws one array for each input. By turns from sample to sample masks hide the ends of their rows, nothing,
     and positions anywhere; the first position of a row is always shown. Flags, bools of one element, are set by turns
     too: two samples see each of them both ways. Numbers are small in every other sample, from the first on; in those
-    between some are large. Indices walk over what they address, from sample to sample."""
+    between some are large. Indices walk over what they address, from sample to sample, and
+    some of every other sample count from the end."""
     rng = np.random.default_rng((seed, sample))
     hides = (ENDS, NOTHING, ANYWHERE)[sample % 3]
     shapes = {tensor.name: tensor.shape for tensor in tensors}
     drawn: dict[str, NDArray[Any]] = {}
+    ordinary: list[TensorInfo] = []
     for tensor in tensors:
         name, shape = tensor.name, tensor.shape
         mask = roles.masks.get(name) or _mask_by_convention(tensor)
         if name in roles.spans:
             numbers = _indices(tensor, roles.spans[name], hides, seed, sample, rng)
+            if roles.aims.get(name, Aims()).from_end and sample % 2:
+                numbers = counted_from_end(numbers, roles.spans[name], rng)
         elif name in roles.lengths:
             numbers = _lengths(shape, _longest(shapes, roles.lengths[name]), hides, rng)
         elif mask is not None:
@@ -85,7 +89,10 @@ def draw_inputs(
             numbers = _positions(shape, 0, 2 * shape[-1], hides, rng)
         else:
             numbers = _numbers(tensor, roles, sample, rng)
+            ordinary.append(tensor)
         drawn[name] = _encoded(numbers, tensor.dtype)
+    for tensor in ordinary:
+        drawn[tensor.name] = _like_compared(tensor, drawn, roles, sample, rng)
     flags = [tensor for tensor in tensors if _is_flag(tensor)]
     return drawn | {flag.name: np.full(flag.shape, (sample + k) % 2 == 0) for k, flag in enumerate(flags)}
 
@@ -116,6 +123,26 @@ def _numbers(tensor: TensorInfo, roles: Roles, sample: int, rng: np.random.Gener
     else:
         numbers = whole_numbers(tensor, roles.wholes.get(name), aimed, sample, rng)
     return np.abs(numbers) if name in roles.positive else numbers
+
+
+def _like_compared(
+    tensor: TensorInfo, drawn: Mapping[str, NDArray[Any]], roles: Roles, sample: int, rng: np.random.Generator
+) -> NDArray[Any]:
+    """What is drawn for an input, a quarter of it replaced by numbers of the inputs that it is compared with; in the
+    same places where there are as many. Large whole numbers differ in one bit in every other of these."""
+    name, dtype, numbers = tensor.name, tensor.dtype, drawn[tensor.name]
+    whole = roles.wholes.get(name)
+    for other in roles.aims.get(name, Aims()).compared:
+        theirs = drawn.get(other, np.zeros(0))
+        if theirs.dtype != numbers.dtype or not theirs.size or roles.wholes.get(other) != whole:
+            continue
+        if (name in roles.positive) != (other in roles.positive) or (whole is not None and whole.nonzero):
+            continue
+        equal = theirs if theirs.shape == numbers.shape else rng.choice(theirs.reshape(-1), numbers.shape)
+        if are_wide(dtype, whole, sample):
+            equal = with_turned_bits(equal, dtype, rng)
+        numbers = np.where(rng.random(numbers.shape) < 0.25, equal, numbers)
+    return numbers
 
 
 def _is_real(dtype: str) -> bool:

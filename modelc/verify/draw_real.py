@@ -43,7 +43,7 @@ def real_numbers(tensor: TensorInfo, aims: Aims, sample: int, rng: np.random.Gen
         numbers.reshape(-1)[places] = rng.uniform(-WIDE, WIDE, places.size)
     numbers = _at_thresholds(numbers, aims, sample, rng)
     numbers = _at_ties(numbers, aims.steps, sample, rng)
-    return _with_equal(numbers, aims.tied, rng)
+    return with_equal(numbers, aims.tied, rng)
 
 
 def _places(size: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -92,7 +92,7 @@ def _how_many(size: int, wanted: int, sample: int) -> int:
     return min(max(wanted, round(AIMED_SHARE * size)), (size + sample % 2) // 2)
 
 
-def _with_equal(numbers: Array, axes: Iterable[int | None], rng: np.random.Generator) -> Array:
+def with_equal(numbers: Array, axes: Iterable[int | None], rng: np.random.Generator) -> Array:
     """The numbers, some of them equal along the axes: half of the rows have their largest and their least number twice,
     and an eighth of all numbers are those beside them."""
     all_axes = set(range(numbers.ndim))

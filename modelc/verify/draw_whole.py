@@ -1,5 +1,5 @@
-"""Drawing whole numbers: indices that walk over what they address, and numbers whose products and sums pass the limits
-of half their dtype's bits."""
+"""Drawing whole numbers: indices that walk over what they address, and small and large numbers of all bits, whose
+products and sums pass the limits of their dtype and of half its bits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,19 @@ from modelc.frontend.steering.aims import Aims
 from modelc.frontend.steering.uses import Span
 from modelc.frontend.steering.wholes import SMALL, Whole
 from modelc.package import TensorInfo
+from modelc.verify.draw_real import with_equal
 
 MOST_PLACES = 1 << 24  # among which targets are drawn without a repetition
 GOLDEN = 0.6180339887498949  # a walk in steps of this share visits every part of a range early
 LEAST_LARGE = 4  # binary places of the least of the large numbers
-LARGE = {"int64": 31.5, "uint64": 31.5, "int32": 30.0, "uint32": 31.0, "int16": 14.0, "uint16": 15.0}  # of the largest
+LARGE = {
+    "int64": 31.5,
+    "uint64": 31.5,
+    "int32": 30.0,
+    "uint32": 31.0,
+    "int16": 14.0,
+    "uint16": 15.0,
+}  # of those of any magnitude
 
 # --- indices ----------------------------------------------------------------------------------------------------------
 
@@ -55,6 +63,16 @@ def limits_of(spans: Sequence[Span], column: int) -> tuple[int, int]:
     most = min((span.high for span in within), default=0)
     low = max(least, min(0, most))
     return low, max(low, most)
+
+
+def counted_from_end(numbers: NDArray[Any], spans: Sequence[Span], rng: np.random.Generator) -> NDArray[Any]:
+    """The indices, half of them counted from the end, where every span has both numbers of each place."""
+    columns = range(numbers.shape[-1] if any(span.column is not None for span in spans) else 1)
+    sizes = np.array([limits_of(spans, column)[1] + 1 for column in columns])
+    least = [max((s.low for s in spans if s.column in (None, column)), default=0) for column in columns]
+    if any(span.distinct for span in spans) or (np.array(least) > -sizes).any():
+        return numbers
+    return np.where(rng.random(numbers.shape) < 0.5, (numbers - sizes).reshape(numbers.shape), numbers)
 
 
 def _walk(places: int, count: int, seed: int, sample: int) -> NDArray[np.int64]:
@@ -94,13 +112,20 @@ def whole_numbers(
     low = least if whole.low is None else max(whole.low, np.iinfo(dtype).min)
     high = most if whole.high is None else min(whole.high, np.iinfo(dtype).max)
     numbers = rng.integers(low, max(low, high), shape, endpoint=True)
-    if whole.low is None and not is_byte:
-        if whole.large and sample % 2:
+    if whole.low is None:
+        wide = are_wide(dtype, whole, sample)
+        if wide:
             numbers = _with_large(numbers, dtype, rng)
-        numbers = _aimed(numbers, dtype, aims, rng)
+        numbers = _aimed(numbers, dtype, aims, wide, rng).astype(dtype)
+        numbers = with_equal(numbers, aims.tied, rng)
     if not whole.nonzero:
         return numbers
-    return np.where(numbers == 0, rng.integers(1, max(1, high), shape, endpoint=True), numbers)
+    return np.where(numbers == 0, rng.integers(1, max(1, high), shape, endpoint=True), numbers).astype(dtype)
+
+
+def are_wide(dtype: str, whole: Whole | None, sample: int) -> bool:
+    """Whether large numbers are among those of a sample."""
+    return dtype in LARGE and whole is not None and whole.large and sample % 2 == 1
 
 
 def _small(dtype: str) -> tuple[int, int]:
@@ -108,21 +133,40 @@ def _small(dtype: str) -> tuple[int, int]:
 
 
 def _with_large(numbers: NDArray[Any], dtype: str, rng: np.random.Generator) -> NDArray[Any]:
-    """The numbers, half of them replaced by large ones of all magnitudes, and at least one."""
-    magnitudes = np.exp2(rng.uniform(LEAST_LARGE, LARGE[dtype], numbers.shape)).astype(np.int64)
-    signs = 1 if dtype.startswith("u") else rng.choice((-1, 1), numbers.shape)
-    replaced = rng.random(numbers.shape) < 0.5
+    """The numbers, half of them replaced by large ones, and at least one: of all magnitudes, of the dtype's whole range
+    but for its least number, whose quotient by -1 overflows, or of a single bit."""
+    shape, limits = numbers.shape, np.iinfo(dtype)
+    signs = 1 if limits.min == 0 else rng.choice((-1, 1), shape)
+    of_any_magnitude = signs * np.exp2(rng.uniform(LEAST_LARGE, LARGE[dtype], shape)).astype(np.int64)
+    of_any_bits = rng.integers(limits.min + (limits.min < 0), limits.max, shape, dtype, endpoint=True).astype(np.int64)
+    of_one_bit = signs * _single_bits(shape, 0, dtype, rng)
+    large = np.choose(rng.integers(0, 4, shape), (of_any_magnitude, of_any_bits, of_any_bits, of_one_bit))
+    replaced = rng.random(shape) < 0.5
     if numbers.size:
         replaced.reshape(-1)[rng.integers(numbers.size)] = True
-    return np.where(replaced, signs * magnitudes, numbers)
+    return np.where(replaced, large, numbers)
 
 
-def _aimed(numbers: NDArray[Any], dtype: str, aims: Aims, rng: np.random.Generator) -> NDArray[Any]:
-    """The numbers, a quarter of them replaced by thresholds and their neighbours."""
-    at = np.array([round(t.at) for t in aims.thresholds], np.int64)
+def _single_bits(shape: tuple[int, ...], least: int, dtype: str, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Powers of two from that of `least` on, but for the bit of the sign."""
+    powers: NDArray[np.int64] = np.left_shift(1, rng.integers(least, int(np.iinfo(dtype).max).bit_length(), shape))
+    return powers
+
+
+def _aimed(numbers: NDArray[Any], dtype: str, aims: Aims, wide: bool, rng: np.random.Generator) -> NDArray[Any]:
+    """The numbers, a quarter of them replaced by thresholds and their neighbours; in half of these another bit is
+    turned over where numbers may be `wide`."""
     limits = np.iinfo(dtype)
-    at = at[(at > limits.min + 1) & (at < limits.max)]
+    at = np.array([round(t.at) for t in aims.thresholds if limits.min < t.at <= limits.max], np.int64)
     if not at.size:
         return numbers
-    near = rng.choice(at, numbers.shape) + rng.integers(-1, 2, numbers.shape)
-    return np.where(rng.random(numbers.shape) < 0.25, np.maximum(near, 0) if dtype.startswith("u") else near, numbers)
+    near = np.clip(rng.choice(at, numbers.shape) + rng.integers(-1, 2, numbers.shape), limits.min, limits.max)
+    if wide:
+        near = with_turned_bits(near, dtype, rng)
+    return np.where(rng.random(numbers.shape) < 0.25, near, numbers)
+
+
+def with_turned_bits(numbers: NDArray[Any], dtype: str, rng: np.random.Generator) -> NDArray[Any]:
+    """The numbers, in half of which one bit of the upper half is turned over, but for that of the sign."""
+    bits = _single_bits(numbers.shape, 4 * np.dtype(dtype).itemsize, dtype, rng).astype(numbers.dtype)
+    return np.where(rng.random(numbers.shape) < 0.5, numbers ^ bits, numbers)

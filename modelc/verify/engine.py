@@ -48,7 +48,7 @@ class Engine:
         with suppress(AttributeError, OSError):  # another system, or a user who has many pipes: it is only slower
             fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         with self._said.open("wb") as said:
-            self._worker = self._start_worker(said, writing)
+            self._worker = self._start_worker(said, writing, self._folder.name)
         os.close(writing)
         path = str(Path(self._path).resolve())
         try:

@@ -21,7 +21,7 @@ from modelc.runtime import aligned, as_bits
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
-LONG = 2.0  # seconds of a run, of which there is one in each setting
+LONG = 2.0  # seconds of processor time of a run, of which there is one in each setting
 LEAST_RUNS = 3  # of shorter runs, in each setting
 RESETS = (2, 8)  # runs of a handle before which its states are reset: the ninth run gives what the first one gave
 GARBAGE = 0xA5  # every byte of an output's buffer before a run
@@ -30,7 +30,7 @@ GARBAGE = 0xA5  # every byte of an output's buffer before a run
 class Setting(NamedTuple):
     """`threads` of a handle (0: the default); whether users' buffers begin one element behind a cache line, and are
     used again in every run, or at a line; how many `handles` run at once, in a thread each; at most so many `runs` of
-    each, which end when `seconds` are over."""
+    each, which end when so many `seconds` of processor time are over."""
 
     threads: int
     shifted: bool
@@ -152,10 +152,10 @@ def difference(made: Arrays, given: Arrays) -> str:
 
 def numbers_of_runs(setting: Setting) -> Iterator[int]:
     """The numbers of a setting's runs."""
-    start = time.perf_counter()
+    start = time.process_time()
     for run in range(setting.runs):
         yield run
-        taken = time.perf_counter() - start
+        taken = time.process_time() - start
         least = 1 if run == 0 and taken > LONG else LEAST_RUNS
         if run + 1 >= least and taken > setting.seconds:
             return

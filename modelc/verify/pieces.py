@@ -15,6 +15,7 @@ from modelc.verify.compare import (
     ROUNDOFF,
     Distance,
     Tolerance,
+    differences,
     filtered_distance,
     rounded_distance,
     scaled,
@@ -53,12 +54,14 @@ class Written:
 @dataclass(frozen=True)
 class Limits:
     """What is near: within `atol`, in proportion for what is small all over, and `rtol`; what is computed through
-    16-bit floats as `policy` says. `filters`: some kernel makes fewer multiplications."""
+    16-bit floats as `policy` says. `filters`: some kernel makes fewer multiplications. `units`: so
+    many roundoffs of its scale the roundings of all kernels ordinarily take a value away."""
 
     rtol: float
     atol: float
     policy: Tolerance
     filters: bool
+    units: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +114,8 @@ class Piece:
 
     def moves_as_far(self, moved: Sequence[Array]) -> bool:
         """Whether ONNX Runtime's numbers for inputs that are `moved` are as far from its own as ours are; False where
-        their count changes."""
-        if any(array.shape != self.theirs.shape for array in moved):
+        their count changes, and without any."""
+        if not moved or any(array.shape != self.theirs.shape for array in moved):
             return False
         return moves_as_far(self.written.array, self.theirs, moved)
 
@@ -133,7 +136,7 @@ class Piece:
     def _follows_from_ties(self) -> bool:
         """Whether so few elements differ that a tie on the way, at no value of a kernel, may be why."""
         ours, theirs = self.written.array, self.theirs
-        if theirs.dtype.kind in "iu" and (np.abs(ours.astype(np.float64) - theirs) > FLIPPED_STEPS).any():
+        if theirs.dtype.kind in "iu" and (differences(ours, theirs) > FLIPPED_STEPS).any():
             return False
         return self.span.rounds > 0 and bool(self._apart.sum() <= FLIPPED * self._apart.size)
 
@@ -142,7 +145,7 @@ class Piece:
         right by their meaning, within the limits, and nearer to ours where ONNX Runtime's surely mean another thing."""
         ours = self.written.array
         if ours.dtype.kind in "iu" and (self.span.rounding is not None or self.span.rounds):
-            apart = (np.abs(ours.astype(np.float64) - third) > 1) | (self.theirs == third)  # a step, at ties
+            apart = (differences(ours, third) > 1) | (self.theirs == third)  # a step, at ties
         elif explained.ours and explained.theirs is False and not _is_nearer(third, ours, self.theirs, self._apart):
             return False
         elif explained.ours:
@@ -154,19 +157,21 @@ class Piece:
 
 def moves_as_far(ours: Array, theirs: Array, moved: Sequence[Array]) -> bool:
     """Whether another engine's numbers for inputs that are `moved` are as far from its own as ours are."""
-    wanted = np.asarray(theirs, np.float64)
-    rms, largest = (max(distances) for distances in zip(*(_apart(array, wanted) for array in moved), strict=True))
-    our_rms, our_largest = _apart(ours, wanted)
+    rms, largest = (max(distances) for distances in zip(*(_apart(array, theirs) for array in moved), strict=True))
+    our_rms, our_largest = _apart(ours, theirs)
     return bool(our_rms <= MOST_MOVES * rms and our_largest <= MOST_MOVES * largest)
 
 
 def _is_nearer(third: Array, ours: Array, theirs: Array, where: Array) -> bool:
     """Whether the third reading is no farther from ours than from theirs, at the elements `where` these differ."""
-    numbers = [np.asarray(array, np.float64)[where] for array in (third, ours, theirs)]
-    return not _apart(numbers[1], numbers[0])[0] > _apart(numbers[2], numbers[0])[0]  # NaN: the limits say
+    our_rms, their_rms = (_apart(array[where], third[where])[0] for array in (ours, theirs))
+    return not our_rms > their_rms  # NaN: the limits say
 
 
 def _beyond(ours: Array, reference: Array, rtol: float, atol: float) -> Array:
+    """Where numbers are farther apart than that; whole ones, where they are not equal."""
+    if ours.dtype.kind in "iu":
+        return np.asarray(ours != reference)
     a, b = np.asarray(ours, np.float64), np.asarray(reference, np.float64)
     with np.errstate(all="ignore"):
         near = (np.abs(a - b) <= atol + rtol * np.abs(b)) | (a == b) | (np.isnan(a) & np.isnan(b))
@@ -175,5 +180,5 @@ def _beyond(ours: Array, reference: Array, rtol: float, atol: float) -> Array:
 
 def _apart(array: Array, wanted: Array) -> tuple[float, float]:
     """The root mean square, and the largest, of the differences."""
-    apart = np.abs(np.asarray(array, np.float64) - wanted)
+    apart = differences(array, wanted)
     return float(np.sqrt(np.mean(apart**2))), float(apart.max(initial=0.0))

@@ -47,8 +47,8 @@ class Process:
         return self.code
 
 
-def started(said: BinaryIO, pipe: int) -> Process:
-    """A process by itself that says what it is not asked for to `said`."""
+def started(said: BinaryIO, pipe: int, folder: str) -> Process:
+    """A process by itself that says what it is not asked for to `said`, and has a folder for its temporary files."""
     worker = subprocess.Popen(
         worker_command(WORKER),
         stdin=subprocess.PIPE,
@@ -56,18 +56,23 @@ def started(said: BinaryIO, pipe: int) -> Process:
         stderr=said,
         pass_fds=(pipe,),
         start_new_session=True,  # an interrupt is for us; the worker ends when its pipe does
-        env={**NO_THREADS, **os.environ},
+        env=_environment(folder),
     )
     assert worker.stdin is not None and worker.stdout is not None
     return Process(worker.pid, worker.stdin, worker.stdout, pipe, worker)  # type: ignore[arg-type]
 
 
-def forked(said: BinaryIO, pipe: int) -> Process:
+def forked(said: BinaryIO, pipe: int, folder: str) -> Process:
     """The same, in less time. What cannot be forked is started by itself."""
     try:
-        return _nursery().fork(said, pipe)
+        return _nursery().fork(said, pipe, folder)
     except (OSError, ValueError):  # it has ended, or never begun, which an engine that is started says better
-        return started(said, pipe)
+        return started(said, pipe, folder)
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """ONNX Runtime writes $TMPDIR/.ses, also through a link that somebody else has put there."""
+    return {**NO_THREADS, **os.environ, "TMPDIR": folder}
 
 
 class Nursery:
@@ -89,14 +94,13 @@ class Nursery:
             )
         self._end = weakref.finalize(self, _finish, self._control, self._process)
 
-    def fork(self, said: BinaryIO, pipe: int) -> Process:
+    def fork(self, said: BinaryIO, pipe: int, folder: str) -> Process:
         reading, ours = os.pipe()
         theirs, writing = os.pipe()
         stdin, stdout = os.fdopen(ours, "wb"), os.fdopen(theirs, "rb")
         cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-        environment = {**NO_THREADS, **os.environ}
         try:
-            given = {"folder": os.getcwd(), "environment": environment, "cpus": cpus}
+            given = {"folder": os.getcwd(), "environment": _environment(folder), "cpus": cpus}
             answer = self._ask("fork", given, [reading, writing, said.fileno(), pipe])
         except BaseException:
             stdin.close()

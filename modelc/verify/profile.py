@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from modelc import runtime
@@ -14,6 +16,7 @@ from modelc.package import machine_of, read_package
 from modelc.package.toolchain import native_machine
 from modelc.target import probe
 from modelc.verify.check import given_or_drawn, variant_of
+from modelc.verify.noise import FixedLoop, noise_of
 
 
 def profile(
@@ -28,10 +31,12 @@ def profile(
         inputs: Arrays by name, in the variant that takes them. Default: drawn, in the first variant.
 
     Returns:
-        By the keys `total_us` the microseconds of a run in kernels; `kernels` a row for each in order of execution: its
-        ONNX `nodes`, `us` of all its calls in a run together, its `share` of the run, `flops`, `bytes`, `gflops`, and
-        `peak_share`, against this machine's vector peak for the dtype that it computes in (float32's where that was not
-        measured); `peak_gflops` of a core by dtype. What control flow does not come to takes nothing.
+        By the keys `total_us` the microseconds of a run in kernels; `kernels` a row for each in order of execution:
+        its ONNX `nodes`, `us` of all its calls in a run together (the median of `repeat` runs, beside their 10th and
+        90th percentiles), its `share` of the run, `flops`, `bytes`, `gflops`, and `peak_share`, against this
+        machine's vector peak for the dtype that it computes in (float32's where that was not measured); `operators`
+        sums of kernels, longest first; `noise` of a fixed loop between the runs; `peak_gflops` of a core by dtype.
+        What control flow does not come to takes nothing.
 
     Raises:
         InputError: Inputs do not fit the package.
@@ -47,17 +52,28 @@ def profile(
     if machine_of(read.manifest.target.triple) != native_machine():
         raise TargetError(f"{package} was built for {read.manifest.target.triple}: it cannot be timed on this machine")
     feed = given_or_drawn(read, None, inputs)
-    plan = read.manifest.variants[variant_of(read, feed)]
+    number = variant_of(read, feed)
+    plan = read.manifest.variants[number]
     try:
         with runtime.load(package, threads=threads) as model:
-            steps = model.profile(feed, repeat)
+            runs, looks = [], []
+            model.run(feed)
+            for _ in range(repeat):
+                model.profile_start()
+                model.run(feed)
+                model.profile_stop()
+                runs.append(model.profile_read(number))
+                looks.append(FixedLoop().time(0.0))
     except runtime.ModelError as error:
         raise PackageError(str(error)) from None
     machine = probe(fresh=True)
-    total = sum(step.seconds for step in steps) / repeat
+    times = 1e6 * np.array([[step.seconds for step in run] for run in runs])  # runs by steps, microseconds
+    totals = np.percentile(times.sum(axis=1), (10, 50, 90))
+    each = np.percentile(times, (10, 50, 90), axis=0)
+    share_of = sum(each[1]) or 1.0
     rows = []
-    for step, planned in zip(steps, plan.steps, strict=True):
-        calls, seconds = step.calls // repeat, step.seconds / max(step.calls, 1)
+    for step, planned, (p10, us, p90) in zip(runs[0], plan.steps, each.T.tolist(), strict=True):
+        calls, seconds = step.calls, us * 1e-6 / max(step.calls, 1)
         gflops = step.flops / seconds * 1e-9 if seconds else 0.0
         peak = machine.peak.get(planned.dtype, machine.peak["float32"]) * (1 if planned.serial else threads)
         rows.append(
@@ -65,8 +81,10 @@ def profile(
                 "kernel": step.name,
                 "nodes": list(planned.nodes),
                 "calls": calls,
-                "us": seconds * calls * 1e6,
-                "share": seconds * calls / total if total else 0.0,
+                "us": us,
+                "p10_us": p10,
+                "p90_us": p90,
+                "share": us / share_of,
                 "flops": step.flops * calls,
                 "bytes": step.bytes * calls,
                 "dtype": planned.dtype,
@@ -80,6 +98,22 @@ def profile(
         "threads": threads,
         "peak_gflops": dict(machine.peak),
         "peak_measured": machine.measured,
-        "total_us": total * 1e6,
+        "total_us": float(totals[1]),
+        "total_p10_us": float(totals[0]),
+        "total_p90_us": float(totals[2]),
+        "noise": noise_of(looks).to_json(),
         "kernels": rows,
+        "operators": _by_operators(rows),
     }
+
+
+def _by_operators(kernels: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Sums over the kernels of the same operators, which their names begin with: conv_relu_3.1 is of conv_relu."""
+    sums: dict[str, dict[str, Any]] = {}
+    for kernel in kernels:
+        operators = re.sub(r"_\d+(\.\d+)?$", "", kernel["kernel"])
+        row = sums.setdefault(operators, {"operators": operators, "kernels": 0, "us": 0.0, "share": 0.0, "flops": 0.0})
+        row["kernels"] += 1
+        for name in ("us", "share", "flops"):
+            row[name] += kernel[name]
+    return sorted(sums.values(), key=lambda row: -row["us"])

@@ -1,4 +1,5 @@
-"""The model as ONNX Runtime is to run it: what a package draws at random is an input there, with the same numbers."""
+"""The model as ONNX Runtime is to run it: what a package draws at random is an input there, with the same numbers, and
+products of bytes are exact on every CPU."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from modelc.frontend.onnx import import_model
 from modelc.frontend.witness.given import numbers, with_numbers_given
 from modelc.frontend.witness.restated import is_restated
+from modelc.frontend.witness.unsigned import with_unsigned_weights
 from modelc.ir.graph import Graph
 from modelc.package import Package, emulated
 from modelc.scratch import TemporaryFolder
@@ -26,20 +28,20 @@ def fixed_inputs(package: Package) -> dict[str, NDArray[Any]]:
 
 class Reference:
     """A model for what a package computes of the same inputs. `path` is a file that ONNX Runtime takes: the model's own
-    where the package draws no numbers and has what the model has."""
+    where the package draws no numbers and has what the model has, and no product of bytes saturates."""
 
     def __init__(self, package: Package, model: str | Path) -> None:
         self._package, self._model, self.path = package, Path(model), Path(model)
         self._graphs: dict[tuple[tuple[str, tuple[int, ...]], ...], Graph] = {}
         self._given: dict[str, str] = {}
-        self._folder: TemporaryFolder | None = None
+        self._folder = TemporaryFolder("reference")
         plan = package.manifest.variants[0]
         if plan.draws or is_restated(model):
-            self._folder = TemporaryFolder("reference")
             self.path = Path(self._folder.name) / "model.onnx"
             shapes = {t.name: t.shape for t in (*plan.inputs, *(s.input for s in plan.states))}
             drawn = numbers(self._graph(shapes), 0, 0) if plan.draws else {}
             self._given = with_numbers_given(self._model, fixed_inputs(package), drawn, self.path)
+        self.path = with_unsigned_weights(self.path, Path(self._folder.name) / "unsigned.onnx")
 
     def feed(self, inputs: Arrays, run: int) -> dict[str, NDArray[Any]]:
         """What the model takes where the package takes `inputs`, in the run of that number. Under emulation every run
@@ -63,5 +65,4 @@ class Reference:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._folder is not None:
-            self._folder.cleanup()
+        self._folder.cleanup()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from modelc.runtime.shown import page, table
 from modelc.verify.as_used import Used
 from modelc.verify.beginning import Beginning
 from modelc.verify.compare import FILTERED, Distance, Tolerance
-from modelc.verify.kernels.report import OUT_OF_RANGE, KernelReport
+from modelc.verify.kernels.report import OUT_OF_RANGE, KernelReport, TakenOver
 
 AGREES, CONTRADICTS, SILENT = "agrees", "contradicts", "cannot say"
 EXPLAINED, TIES = "rounding explains it", "a rounding at a tie explains it"
@@ -125,7 +125,7 @@ class Report:
     and `f16` are the policies for outputs that were computed through these floats, in place of `rtol` and `atol`;
     `narrow` says through which they were (bfloat16, float16, or none). `distinct`: how many kernels those that were
     judged are, where one that stands in several places counts once. `used`: the runs that follow where all else is
-    right (as_used.py)."""
+    right (as_used.py). `imported`: what was compared of those that the importer took over from the file."""
 
     reference: str
     rtol: float
@@ -142,6 +142,7 @@ class Report:
     notes: tuple[str, ...] = ()
     used: Used | None = None
     distinct: int = 0
+    imported: TakenOver = field(default_factory=TakenOver)
 
     @property
     def passed(self) -> bool:
@@ -318,6 +319,7 @@ class Report:
                 "samples": sum(kernel.samples for kernel in self.kernels),
                 "worst": max((kernel.worst for kernel in self.kernels), default=0.0),
             },
+            "imported": {"compared": self.imported.compared, "elements": self.imported.elements},
             "used": self.used and asdict(self.used),
             "unjudged": list(self.unjudged),
             "sentence": self.sentence(),

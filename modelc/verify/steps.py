@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.frontend.witness.surgery import Rounding, Span
-from modelc.verify.compare import Distance, distance
+from modelc.verify.compare import Distance, differences, distance
 
 NEAR = 0.02  # of a step: what is as near to a tie may be rounded either way
 FLIPPED = 1e-3  # of the numbers, at most, may follow from a tie on the way that is no value of a kernel
@@ -32,7 +32,7 @@ def judged(
     if measured.passed or ours.shape != reference.shape:
         return measured, 0
     if reference.dtype.kind in "iu":
-        apart = np.abs(ours.astype(np.float64) - reference.astype(np.float64))
+        apart = differences(ours, reference)
         wrong = (apart > 0) & ~at_ties(ours, reference, span, value)
         near, steps = bool((apart <= FLIPPED_STEPS).all()), int(((apart > 0) & ~wrong).sum())
     else:

@@ -1,5 +1,6 @@
 """Whether a package is right (docs/verify.md).
 
+imported    the constants of the imported model are those of its file (kernels/imported.py)
 kernels     every kernel by itself computes, from what it really read, what it means (kernels/)
 whole       every output is near ONNX Runtime's: within `rtol` and `atol`; what went through bfloat16 or float16, or by
             fewer multiplications, as a whole (whole.py)
@@ -43,6 +44,7 @@ from modelc.verify.compare import ATOL, BF16, F16, RTOL, Tolerance, distance
 from modelc.verify.engine import EngineError
 from modelc.verify.kernels.blueprint import Blueprint
 from modelc.verify.kernels.calls import Row, calls_of, rows_of, uses_by_step
+from modelc.verify.kernels.imported import taken_over
 from modelc.verify.kernels.judge import Judge
 from modelc.verify.kernels.reading import BOTH_RIGHT, UNEXPLAINED, Explanation
 from modelc.verify.kernels.samples import EFFORTS, Effort
@@ -81,7 +83,7 @@ def verify_outputs(
     `blueprints` of all variants, none where these are not known, with an effort of EFFORTS, or with a `brief` one,
     which takes a small share of the time that compiling takes; `per_layer` compares them with ONNX Runtime's pieces
     too, whether or not an output departs. `say` is told how many kernels of how many have run."""
-    start = time.monotonic()
+    start = time.process_time()
     read = read_package(package, check=True)
     if inputs is not None:
         inputs = without_constants(fixed_inputs(read), inputs)
@@ -97,7 +99,8 @@ def verify_outputs(
         whole = Whole(read, wanted.path, rtol, atol, policy, narrow)
         reference = whole.reference(stack)
         inside = [_Inside.of(read, number, blueprint, effort, seed) for number, blueprint in enumerate(blueprints)]
-        failure = narrow.fault or None
+        imported = taken_over([blueprint.graph for blueprint in blueprints], Path(model))
+        failure = narrow.fault or imported.fault or None
         compared = 0
         feeds: Iterable[tuple[int, Arrays]] = ()
         try:  # before inputs are drawn as the manifest says: it may say something else than the library
@@ -153,8 +156,8 @@ def verify_outputs(
     told = tuple(dict.fromkeys(filter(None, notes)))
     layers, dtype = tuple(whole.layers.values()), narrow.dtype
     report = Report(about, rtol, atol, bf16, f16, dtype, seed, compared, outputs, kernels, layers, failure, told)
-    report = replace(report, distinct=_distinct(inside))
-    return replace(report, used=as_used(judged, time.monotonic() - start)) if report.passed else report
+    report = replace(report, distinct=_distinct(inside), imported=imported)
+    return replace(report, used=as_used(judged, time.process_time() - start)) if report.passed else report
 
 
 def _distinct(inside: Sequence[_Inside]) -> int:
@@ -278,7 +281,9 @@ class _Inside:
             return self.judge.explains(name, theirs)
 
         # no piece is equal to the last bit
-        limits = Limits(max(whole.rtol, RTOL), max(whole.atol, ATOL), whole.policy, whole.filters)
+        limits = Limits(
+            max(whole.rtol, RTOL), max(whole.atol, ATOL), whole.policy, whole.filters, whole.ordinary(self.number)
+        )
         try:
             return compare_pieces(model, feed, values, limits, explains, departs)
         except EngineError as error:

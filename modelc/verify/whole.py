@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,8 @@ class Whole:
         self._reads: Mapping[str, Sequence[str]] | None = None
 
     def reference(self, stack: ExitStack) -> Engine:
-        """ONNX Runtime; where numbers are quantized without its fusions, which change them, and with products of bytes
-        that are exact on every CPU."""
-        return stack.enter_context(Engine("ort-plain" if self.plain else "ort", self.model, timed=False))
+        """ONNX Runtime; where numbers are quantized without its fusions, which change them."""
+        return stack.enter_context(Engine("ort-unoptimised" if self.plain else "ort", self.model, timed=False))
 
     def compare(self, made: Arrays, reference: Arrays) -> list[OutputReport]:
         """One report for each output. Raises ModelcError for one that the model does not have."""
@@ -103,12 +103,17 @@ class Whole:
         self.notes += [note] * (note not in self.notes)
         return apart
 
+    def ordinary(self, variant: int) -> float:
+        """The roundoffs of its scale by which the roundings of so many kernels ordinarily take a value away."""
+        steps = self.package.manifest.variants[variant].steps
+        return FAR * sqrt(len(steps)) * (FILTERED_FAR if self.filters else 1)
+
     def far(self, reports: Sequence[OutputReport], made: Arrays, reference: Arrays, variant: int) -> set[str]:
         """The outputs that are near, and yet farther off than the roundings of so many kernels ordinarily take them. A
         larger tolerance than the default allows all of them."""
         if self.rtol > RTOL or self.atol > ATOL or self.plain or self.halves:
             return set()
-        units = FAR * len(self.package.manifest.variants[variant].steps) ** 0.5 * (FILTERED_FAR if self.filters else 1)
+        units = self.ordinary(variant)
         floats = (r.name for r in reports if r.near and not r.rounded and reference[r.name].dtype.name in ROUNDOFF)
         return {name for name in floats if unsettled(made[name], reference[name], units=units).any()}
 

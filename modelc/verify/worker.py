@@ -148,6 +148,7 @@ ENGINES: dict[str, Callable[[str, int], Opened]] = {
     "ort": open_ort,
     "ort-daz": lambda path, threads: open_ort(path, threads, denormals_as_zero=True),
     "ort-plain": open_plain_ort,
+    "ort-unoptimised": lambda path, threads: open_ort(path, threads, optimised=False),
     "ort-real": lambda path, threads: open_ort(path, threads, whole_numbers=False),
     "openvino": open_openvino,
     "openvino-bf16": lambda path, threads: open_openvino(path, threads, "bf16"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -35,6 +36,8 @@ from modelc.database import Database
 from modelc.measure import dask_client
 from modelc.package import read_package
 from modelc.passes.machine import multiplied
+from modelc.space.rules import derivation
+from modelc.space.rules.rule import Rule
 
 TARGET = host_target().name
 
@@ -124,7 +127,7 @@ def test_the_second_time_all_are_kept_and_what_was_damaged_is_made_good(
     assert outcomes(copied) == dict.fromkeys(CELLS, "kept") and contents(copied / "out") == before
     assert again(copied, "--dry-run", "--only", "su?:mine") == 0
     said = capsys.readouterr().out
-    assert "1 cells: 1 kept" in said
+    assert "1 cell: 1 kept" in said
 
 
 def test_what_changed_is_built_again_and_nothing_else(copied: Path) -> None:
@@ -285,6 +288,85 @@ def test_what_is_no_entry_is_as_if_it_were_not_there(tmp_path: Path, text: str) 
     assert Kept(tmp_path).entry("key", None) is None
 
 
+@pytest.mark.parametrize(
+    ("seconds", "is_one"), [(1.5, True), (float("nan"), False), (-1, False), (float("inf"), False)]
+)
+def test_what_a_cell_took_is_a_number(tmp_path: Path, seconds: float, is_one: bool) -> None:
+    outcome = {"seconds": seconds, "notes": [], "tuned": False}
+    entry = {"schema": 1, "manifest": "0", "outcome": outcome, "consulted": None, "answers": ""}
+    (tmp_path / "cells/key").mkdir(parents=True)
+    (tmp_path / "cells/key/entry.json").write_text(json.dumps(entry))
+    assert (Kept(tmp_path).entry("key", None) is not None) is is_one
+
+
+# --- a repository of somebody else's ----------------------------------------------------------------------------------
+
+
+def test_code_of_the_file_is_executed_by_a_flag_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A runner and a metric: a sentence names the flag."""
+    targets = [{"name": TARGET, "budget": "1", "runner": f"sh -c 'touch {tmp_path}/ran'"}]
+    files(tmp_path, targets=targets, models={"sum": {"path": "sum.onnx"}})
+    assert again(tmp_path) == 2
+    assert 'kernels are run through the runner "sh -c' in (said := capsys.readouterr().err) and "--allow-code" in said
+    assert again(tmp_path, "--allow-code", "--dry-run") == 0
+    capsys.readouterr()
+    np.savez(tmp_path / "samples.npz", x=np.ones((8, 4, 8), np.float32))
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef f(outputs, sample): return 1.0\n")
+    model = {"path": "sum.onnx", "calibrate": "samples.npz", "metric": "evil.py:f", "precisions": ["auto"]}
+    files(tmp_path, targets=[TARGET], models={"sum": model})
+    assert again(tmp_path) == 2
+    assert "models.sum: the metric " in (said := capsys.readouterr().err) and "--allow-code" in said
+    assert not (tmp_path / "ran").exists() and not (tmp_path / "out").exists()
+    assert again(tmp_path, "--allow-code", "--dry-run") == 0
+
+
+@pytest.mark.parametrize("output", ["../else", "/tmp", "link", "loop"])
+def test_packages_go_into_the_folder_of_the_file(tmp_path: Path, capsys, output: str) -> None:
+    files(tmp_path, output=output, models={"sum": {"path": "sum.onnx"}})
+    (tmp_path / "link").symlink_to("..")
+    (tmp_path / "loop").symlink_to("loop")
+    assert again(tmp_path) == 2
+    assert "expected a folder inside the one in which the file lies" in capsys.readouterr().err
+    assert again(tmp_path, "-o", tmp_path / "own", "--dry-run") == 0
+
+
+@pytest.mark.parametrize("name", ["build.json", "build.md", "build.junit.xml"])
+def test_nothing_is_replaced_but_summaries(copied: Path, capsys, name: str) -> None:
+    """A repository's own docs/build.md, say."""
+    (copied / "out" / name).write_text("# How to build it\n")
+    assert again(copied) == 2
+    assert f"{name} is no summary of a build, and is not replaced" in capsys.readouterr().err
+    assert (copied / "out" / name).read_text() == "# How to build it\n"
+
+
+def test_a_package_elsewhere_is_not_replaced_through_a_link(copied: Path, capsys) -> None:
+    place, kept = copied / f"out/sum.{TARGET}.f32.modelc", copied / "precious.modelc"
+    place.rename(kept)
+    place.symlink_to(kept)
+    assert again(copied) == 2
+    assert "is a link that leads out of" in capsys.readouterr().err and kept.is_dir()
+
+
+def test_what_is_no_regular_file_is_not_read(copied: Path, capsys) -> None:
+    changed = tree()
+    changed["models"]["sum"]["inputs"] = "/dev/zero"
+    changed["models"]["net"]["choices"] = "fifo"
+    os.mkfifo(copied / "fifo")
+    (copied / "modelc.yaml").write_text(yaml.safe_dump(changed))
+    assert again(copied) == 2
+    said = capsys.readouterr().err
+    assert "/dev/zero cannot be read: expected a regular file" in said and "fifo cannot be read" in said
+
+
+def test_a_rule_of_the_users_is_part_of_what_is_kept(copied: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    def own(task: object, stage: object) -> None:
+        raise AssertionError("nothing is derived")
+
+    monkeypatch.setitem(derivation._RULES, "own", Rule("own", own))
+    assert again(copied, "--dry-run") == 0
+    assert "4 cells: 4 to build" in capsys.readouterr().out
+
+
 def test_a_target_that_cannot_be_verified_is_said_before_anything_is_made(
     copied: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
@@ -303,8 +385,9 @@ def test_a_cache_that_others_can_write_in_is_not_used(copied: Path, monkeypatch:
     (copied / "open").mkdir()
     (copied / "open").chmod(0o777)
     monkeypatch.setenv("MODELC_CACHE", str(copied / "open"))
-    assert ended("build", copied / "modelc.yaml", "--no-database") == 2
-    assert "others can write in" in capsys.readouterr().err
+    for arguments in ((), ("--cache", copied / "open")):
+        assert ended("build", copied / "modelc.yaml", "--no-database", *arguments) == 2
+        assert "others can write in" in capsys.readouterr().err
 
 
 def test_a_cell_that_fails_costs_itself_alone(copied: Path, capsys) -> None:
@@ -364,7 +447,7 @@ def test_workers_are_told_to_end_and_remove_what_is_half_made(tmp_path: Path, mo
 
 @pytest.fixture
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
-    pytest.importorskip("distributed", reason="distributed is not installed: pip install modelc[cluster]")
+    pytest.importorskip("distributed", reason="distributed is not installed: pip install 'modelc-compiler[cluster]'")
     monkeypatch.setattr(dask_client, "CONNECTING", 30.0)  # this machine may be busy
     (tmp_path / "dask").mkdir()
     started = Processes(tmp_path / "dask")

@@ -3,8 +3,10 @@ float32 does, and data that does not fit is answered with a sentence."""
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 
@@ -42,6 +44,12 @@ def accuracy(outputs, sample):
 
 def wrong(outputs, sample):
     return outputs["nothing"]
+
+def leaves(outputs, sample):
+    raise SystemExit(0)
+
+def nothing(outputs, sample):
+    return 0
 """
 
 
@@ -66,8 +74,10 @@ def package(folder: Path) -> Path:
     skip_without_tools(load_target(target()).triple)
     arguments = ["compile", folder / "m.onnx", "--target", target(), "-o", folder / "p.modelc", "--no-database"]
     arguments += ["--precision", "int8", "--calibrate", folder / "samples.npz", "--emit-onnx", folder / "q.onnx"]
-    arguments += ["--metric", f"{folder / 'metric.py'}:accuracy", "--no-bench", "--quiet"]
-    assert status(*arguments) == 0
+    arguments += ["--metric", f"{folder / 'metric.py'}:accuracy", "--no-bench", "--quiet", "--json"]
+    with redirect_stdout(io.StringIO()) as said:
+        assert status(*arguments) == 0
+    (folder / "said.json").write_text(said.getvalue())
     return folder / "p.modelc"
 
 
@@ -113,6 +123,9 @@ def test_the_package_says_what_was_decided(package: Path) -> None:
     notes = json.loads((package / "manifest.json").read_text())["notes"]
     assert any("layers multiply bytes" in note for note in notes)
     assert any("drop by quantizing" in note for note in notes)
+    assert any("a drop of 1.00% cannot be seen: one of the 96 rows that are held back" in note for note in notes)
+    seconds = json.loads((package.parent / "said.json").read_text())["seconds"]
+    assert next(iter(seconds)) == "calibrate" and seconds["calibrate"] > 0
 
 
 def test_choices_repeat_it_without_samples(folder: Path, package: Path) -> None:
@@ -296,6 +309,8 @@ def test_a_folder_has_a_file_for_each_sample(folder: Path, tmp_path: Path) -> No
         ),
         (["--precision", "int8", "--calibrate", "SAMPLES", "--metric", "METRIC:wrong"], "failed: KeyError: 'nothing'"),
         (["--precision", "int8", "--calibrate", "SAMPLES", "--metric", "METRIC:no"], "has no function 'no'"),
+        (["--precision", "int8", "--calibrate", "SAMPLES", "--metric", "METRIC:leaves"], "it called sys.exit(0)"),
+        (["--precision", "int8", "--calibrate", "SAMPLES", "--metric", "EXITS:f"], "it called sys.exit('bye')"),
         (["--precision", "int8", "--calibrate", "nowhere.npz"], "nowhere.npz cannot be read"),
     ],
 )
@@ -303,6 +318,8 @@ def test_flags_that_do_not_go_together(
     folder: Path, tmp_path: Path, flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     places = {"SAMPLES": str(folder / "samples.npz"), "METRIC": str(folder / "metric.py")}
+    places["EXITS"] = str(tmp_path / "exits.py")
+    (tmp_path / "exits.py").write_text("import sys\nsys.exit('bye')\n")
     for name, place in places.items():
         flags = [flag.replace(name, place) for flag in flags]
     arguments = ["compile", str(folder / "m.onnx"), "--target", OTHER, "-o", str(tmp_path / "p.modelc")]

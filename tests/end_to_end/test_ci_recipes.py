@@ -87,7 +87,7 @@ def project(tmp_path: Path) -> Path:
             emulator(triple, ())
         except ModelcError as error:
             pytest.skip(f"the matrix has other machines: {error}")
-    pytest.importorskip("vl_convert", reason="what draws is not installed: pip install modelc[report]")
+    pytest.importorskip("vl_convert", reason="what draws is not installed: pip install 'modelc-compiler[report]'")
     (tmp_path / "models").mkdir()
     nodes = [helper.make_node("Relu", ["x"], ["y"])]
     save(tmp_path / "models/detector.onnx", nodes, {"x": ["batch", 8]}, {"y": ["batch", 8]}, {})

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import shlex
+import shutil
+import tempfile
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -89,6 +95,27 @@ def test_compile_with_tolerances_of_zero_is_decided_by_float64(cli, tmp_path) ->
     options = ["--config", tmp_path / "c.yaml", "-o", tmp_path / "p"]
     code, _, err = cli("compile", path, *options)  # as near to float64 as ONNX Runtime: right all the same
     assert code == 0, err
+
+
+@pytest.mark.parametrize("compiler", ["/nonexistent/cc", "/bin/false"])
+def test_a_compiler_that_does_not_work_is_said_before_any_kernel_is_compiled(cli, monkeypatch, compiler) -> None:
+    monkeypatch.setenv("CC", compiler)
+    code, out, err = cli("compile", small.model(), "--shape", "x=1,3,20,24", "-o", "unwritten.modelc")
+    assert code == 2 and out == "" and compiler in err and "import" not in err.split() and "codegen" not in err
+
+
+def test_no_room_for_temporary_files_names_their_folder(cli, tmp_path, monkeypatch) -> None:
+    write = Path.write_text
+
+    def full(path: Path, *arguments: object, **named: object) -> int:
+        if "modelc-tmp-" in path.parent.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr("modelc.scratch.disk_usage", lambda folder: SimpleNamespace(free=4096))
+    code, _, err = cli("compile", small.model(), "--shape", "x=1,3,20,24", "-o", tmp_path / "p")
+    assert code == 2 and f"no room for temporary files in {tempfile.gettempdir()}: " in err and "TMPDIR" in err
 
 
 @pytest.mark.sweep(1)
@@ -208,20 +235,41 @@ def test_bench(cli, in_brief: None) -> None:
     longer = json.loads(cli("bench", small.package(), "--seconds", 1.5, "--threads", 1, "--json")[1])
     assert longer["threads"] == 1 and longer["engines"]["modelc"]["runs"] > 0 and time.monotonic() - begin >= 1.5
     code, out, _ = cli("bench", small.package(), *options, "--against", small.package())
-    assert code == 0 and "onnxruntime" in out and "median ms" in out and out.count(str(small.package())) == 1
+    assert (
+        code == 0
+        and "onnxruntime" in out
+        and "median ms" in out
+        and "a fixed loop beside" in out
+        and out.count(str(small.package())) == 1
+    )
     code, out, _ = cli("bench", small.package(), "--seconds", 0.2, "--peak")
     assert code == 0 and re.search(r"\d+% of the peak: float32 \d+ GFLOP/s in this run", out)
     code, _, err = cli("bench", small.package(), "--against", "ort")
     assert code == 2 and "--model" in err
 
 
+def test_a_dry_run_has_not_passed(cli, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(small.model(), tmp_path / "net.onnx")
+    (tmp_path / "modelc.yaml").write_text(
+        "schema: 1\ntargets: [native]\nmodels:\n  net: {path: net.onnx, dims: {batch: 1, h: 20, w: 24}}\n"
+    )
+    code, out, _ = cli("build", "--dry-run", "--cache", tmp_path / "cache")
+    assert code == 0 and "of 1 cell, 1 would be built; nothing was made" in out and "passed" not in out
+
+
 def test_profile(cli, tmp_path) -> None:
     code, out, _ = cli("profile", small.package(), "--json")
     found = json.loads(out)
     assert code == 0 and any(k["flops"] > 0 for k in found["kernels"]) and found["peak_gflops"]["float32"] > 0
+    assert {row["operators"] for row in found["operators"]} >= {"conv", "matmul"} and found["noise"]["spread"] >= 1
+    assert sum(row["us"] for row in found["operators"]) == pytest.approx(sum(row["us"] for row in found["kernels"]))
+    assert all(row["p10_us"] <= row["us"] <= row["p90_us"] for row in found["kernels"])
     np.savez(tmp_path / "in.npz", x=np.ones((1, 3, 20, 24), np.float32))
     code, out, _ = cli("profile", small.package(), "--threads", 2, "--inputs", tmp_path / "in.npz")
-    assert code == 0 and "GFLOP/s" in out and "2 thread(s)" in out
+    assert code == 0 and "GFLOP/s" in out and "2 thread(s)" in out and "a fixed loop beside" in out
+    shown = [float(line.split()[1]) for line in out.split("operators")[0].splitlines()[1:] if line.strip()]
+    assert shown == sorted(shown, reverse=True)
     np.savez(tmp_path / "in.npz", x=np.ones((1, 3, 20, 23), np.float32))
     for verb in ("profile", "bench"):
         code, _, err = cli(verb, small.package(), "--inputs", tmp_path / "in.npz")
@@ -271,6 +319,44 @@ def test_inspect_a_model(cli, tmp_path) -> None:
     path = small.save(tmp_path / "m.onnx", [helper.make_node("Nonsense", ["x"], ["y"])], {"x": [3]}, {"y": [3]}, {})
     code, out, _ = cli("inspect", path)
     assert code == 0 and "cannot compile Nonsense" in out
+
+
+def test_what_inspect_says_of_free_dimensions_can_be_typed(cli, tmp_path) -> None:
+    nodes = [helper.make_node("Add", ["x", "b"], ["s"]), helper.make_node("Relu", ["s"], ["y"])]
+    path = small.save(tmp_path / "m.onnx", nodes, {"x": [None, 6], "b": ["rows", 6]}, {"y": [None, 6]}, {})
+    code, out, _ = cli("inspect", path)
+    line = next(line for line in out.splitlines() if "free dimensions" in line)
+    assert code == 0 and "in place of 1 for rows, dimension 0 of 'x'" in line
+    flags = shlex.split(line.partition("add ")[2].partition(", with")[0])
+    assert flags == ["--dim", "rows=1", "--shape", "x=1,6"]
+    code, out, _ = cli("inspect", path, *flags)
+    assert code == 0 and "free dimensions" not in out
+    assert cli("compile", path, *flags, "--stop-after", "partition")[0] == 0
+
+
+def test_compile_counts_the_kernels_that_inspect_counts(cli, tmp_path) -> None:
+    result = json.loads(
+        cli(
+            "compile",
+            small.model(),
+            "--dim",
+            "batch=1",
+            "--dim",
+            "h=12|20",
+            "--dim",
+            "w=12",
+            "-o",
+            tmp_path / "p",
+            "--no-verify",
+            "--json",
+        )[1]
+    )
+    assert result["kernels"] == json.loads(cli("inspect", tmp_path / "p", "--json")[1])["kernels"]
+
+
+def test_json_in_front_of_the_verb_is_told_where_it_goes(cli) -> None:
+    code, out, err = cli("--json", "doctor")
+    assert code == 2 and "behind the verb" in err and json.loads(out)["error"]["kind"] == "UsageError"
 
 
 def test_inspect_a_package(cli) -> None:

@@ -84,6 +84,15 @@ def test_completion_knows_targets() -> None:
     assert {"plain,cortex-a72", "plain,cortex-a76"} <= set(done.stdout.split()), done
 
 
+def test_a_cache_in_which_others_can_write_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setenv("MODELC_CACHE", str(tmp_path))
+    for mode, is_said in ((0o700, False), (0o777, True)):
+        tmp_path.chmod(mode)
+        assert ended("-q", "targets", "list") == 0
+        assert (f"others can write in $MODELC_CACHE, {tmp_path}," in capsys.readouterr().err) == is_said
+        assert ("in which nobody else can write" in next(iter(doctor._folders())).remedy) == is_said
+
+
 def test_the_doctor_names_what_is_missing_with_its_command(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     assert ended("doctor", "--json") == 0
     findings = json.loads(capsys.readouterr().out)["findings"]

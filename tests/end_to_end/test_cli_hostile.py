@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from modelc.cli import VERBS, main
 from modelc.cli.fixing import shape_sets
 from modelc.compile.arrays import read_npz
 from modelc.errors import InputError
+from modelc.quantize.samples import read_samples
 from modelc.verify.engine import Engine, EngineError
 
 SHAPE = (1, 3, 20, 24)
@@ -203,6 +205,30 @@ def test_archives_are_refused(tmp_path, monkeypatch) -> None:
         read_npz(tmp_path / "e.npz")
 
 
+@pytest.mark.parametrize("verb", ["run", "verify", "profile", "bench", "compile", "reduce"])
+def test_arrays_that_do_not_fit_are_not_read(cli, tmp_path, monkeypatch, verb) -> None:
+    """An archive of 8 MB may hold an array of 8 GB: what its header says is enough."""
+    of_package = {"run": (), "profile": (), "bench": (), "verify": ("--against", small.model())}
+    place = small.package() if verb in of_package else small.model()
+    monkeypatch.setattr("modelc.compile.arrays._read", lambda *_: pytest.fail("an array was read"))
+    header = "{{'descr': '<f4', 'fortran_order': False, 'shape': {}, }}\n"
+    for name, shape in (("x", (1 << 31,)), ("x", (1, 3, 1 << 30, 24)), ("other", (1 << 31,))):
+        if verb in ("compile", "reduce") and len(shape) == 4:
+            shape = (1, 1 << 31, 20, 24)  # the others are free
+        path = npz(tmp_path / "in.npz", {f"{name}.npy": npy(header.format(shape))})
+        code, _, err = cli(verb, place, "--inputs", path, *of_package.get(verb, ()))
+        assert code == 2 and f"in.npz has '{name}', float32{list(shape)}; the inputs of" in err, err
+
+
+def test_samples_that_do_not_fit_are_not_read(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("modelc.compile.arrays._read", lambda *_: pytest.fail("an array was read"))
+    header = "{{'descr': '<f4', 'fortran_order': False, 'shape': {}, }}\n"
+    for shape, sentence in (((1 << 31, 3, 20, 24), r"sample\(s\); expected 8 to"), ((8, 1 << 31, 20, 24), "of shape")):
+        path = npz(tmp_path / "in.npz", {"x.npy": npy(header.format(shape))})
+        with pytest.raises(InputError, match=sentence):
+            read_samples(path, small.model(), {})
+
+
 def test_mutated_archives_never_escape(tmp_path) -> None:
     np.savez_compressed(tmp_path / "whole.npz", x=np.ones(SHAPE, np.float32), y=np.arange(9))
     whole, rng = (tmp_path / "whole.npz").read_bytes(), np.random.default_rng(0)
@@ -369,3 +395,15 @@ def test_a_resource_that_ran_out_has_a_sentence() -> None:
 
     nowhere = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
     assert isinstance(escaped(nowhere), ExhaustedError) and "TMPDIR" in str(escaped(nowhere))
+
+
+def test_a_limit_of_memory_is_a_sentence() -> None:
+    """TVM goes on without its compiler where that cannot be loaded."""
+    flags = "--dim batch=1 --dim h=20 --dim w=24 --stop-after codegen"
+    done = shell(f"ulimit -v 300000; $modelc compile $model {flags}", OPENBLAS_NUM_THREADS="1")
+    assert done.returncode == 2 and re.search(b"cannot be loaded: .*allow 2 GB|needs more memory", done.stderr)
+
+
+def test_tvm_without_its_compiler_is_a_sentence() -> None:
+    done = shell("$modelc targets check x86-64-v3", TVM_USE_RUNTIME_LIB="1")
+    assert done.returncode == 2 and b"only its runtime is wanted (TVM_USE_RUNTIME_LIB)" in done.stderr

@@ -36,7 +36,7 @@ from modelc.package import emulator, find_toolchain
 from modelc.policy import Policy
 from modelc.target import load_target
 from modelc.target.family import priced_as_another
-from modelc.tune import command
+from modelc.tune import command, selection
 from modelc.tune.search.population import Space
 
 
@@ -323,6 +323,27 @@ def test_where_the_disk_is_full_at_the_end_the_package_is_made_too(
     out = capsys.readouterr().out
     assert not stop.value.code and contents(tmp_path / "t.modelc") and len(stored(tmp_path)) == 2
     assert "note          what the network took is not written down: the database" in out
+
+
+@pytest.mark.parametrize("step", ["compared", "_first_right"])
+def test_an_interrupt_after_the_budget_leaves_the_package(
+    tmp_path: Path, monkeypatch, capsys, first_finalist_wins, step: str
+) -> None:
+    real, interrupts = getattr(selection, step), [signal.SIGINT]
+
+    def interrupted(*arguments: object) -> object:
+        while interrupts:
+            os.kill(os.getpid(), interrupts.pop())
+        return real(*arguments)
+
+    monkeypatch.setattr(selection, step, interrupted)
+    said = ["--explorer", "random", "--no-database", "--json", "-o", str(tmp_path / "t.modelc")]
+    with pytest.raises(SystemExit) as stop:
+        main(["tune", str(network(tmp_path)), "--budget", "2", *said])
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert not stop.value.code and contents(tmp_path / "t.modelc") and found["verification"]["passed"]
+    assert any("timing was interrupted" in note for note in found["notes"]) is (step == "compared")
+    assert (found["untuned_ms"] > 0) is (step != "compared") and not list(tmp_path.glob("*.partial"))
 
 
 @pytest.mark.parametrize(

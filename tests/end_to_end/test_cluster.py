@@ -20,7 +20,7 @@ from modelc.measure import Cluster, Where, cluster, dask_client
 from modelc.target import Target, load_target
 from modelc.tune import command
 
-pytest.importorskip("distributed", reason="distributed is not installed: pip install modelc[cluster]")
+pytest.importorskip("distributed", reason="distributed is not installed: pip install 'modelc-compiler[cluster]'")
 
 
 @pytest.fixture

@@ -78,6 +78,36 @@ def chosen(limit: str) -> Nodes:
     return [node("Greater", ["x", limit], ["far"]), node("Where", ["far", "zero", "x"], ["y"])]
 
 
+def in_dtype(op: str, kind: int, *inputs: str) -> Nodes:
+    """A binary operator on operands that are cast, and its result cast back."""
+    casts = [node("Cast", [x], [f"{x}_cast"], to=kind) for x in inputs]
+    return [*casts, node(op, [f"{x}_cast" for x in inputs], ["made"]), node("Cast", ["made"], ["y"], to=I64)]
+
+
+def remainders() -> Pair:
+    whole, truncated = (node("Mod", ["x", "seven"], ["y"], fmod=k) for k in (0, 1))
+    return Pair([whole], [truncated], {"x": (I64, (1, 2))}, I64, {"seven": np.array(7)})
+
+
+def shifted() -> Pair:
+    """The topmost bit is lost."""
+    constants = {"three": np.array(3, np.uint32), "mask": np.array(2**31 - 1, np.uint32)}
+    shift = node("BitShift", ["x", "three"], ["shifted"], direction="LEFT")
+    right, mutant = node("Identity", ["shifted"], ["y"]), node("BitwiseAnd", ["shifted", "mask"], ["y"])
+    return Pair([shift, right], [shift, mutant], {"x": (TensorProto.UINT32, (1, 20))}, TensorProto.UINT32, constants)
+
+
+def compared(kind: int, shape: Sequence[int]) -> Pair:
+    right, mutant = (node(op, ["a", "b"], ["y"]) for op in ("Less", "LessOrEqual"))
+    return Pair([right], [mutant], {"a": (kind, shape), "b": (kind, shape)}, TensorProto.BOOL)
+
+
+def indexed_from_end() -> Pair:
+    right = [node("GatherElements", ["x", "index"], ["y"], axis=1)]
+    mutant = [node("Max", ["index", "zero"], ["clamped"]), node("GatherElements", ["x", "clamped"], ["y"], axis=1)]
+    return Pair(right, mutant, {"x": (F, (3, 8)), "index": (I64, (3, 5))}, F, {"zero": np.array(0)})
+
+
 VECTOR, TWO = {"x": (I64, (3, 20))}, {"a": (I64, (3, 20)), "b": (I64, (3, 20))}
 REAL, IMAGE = {"x": (F, (4, 64))}, {"x": (F, (1, 3, 32, 32))}
 PAIRS = {
@@ -90,6 +120,20 @@ PAIRS = {
         {"seven": np.array(7)},
     ),
     "product_in_int32": Pair([node("Mul", ["a", "b"], ["y"])], through_int32(), TWO, I64),
+    "sum_in_float64": Pair([node("Add", ["a", "b"], ["y"])], in_dtype("Add", TensorProto.DOUBLE, "a", "b"), TWO, I64),
+    "remainder_of_few": remainders(),
+    "shift": shifted(),
+    "less_bytes": compared(U8, (4, 8)),
+    "less_reals": compared(F, (4, 8)),
+    "less_of_few": compared(I64, (1, 1)),
+    "class_beyond_depth": Pair(
+        [node("OneHot", ["x", "depth", "choices"], ["y"])],
+        [node("Mod", ["x", "depth"], ["within"]), node("OneHot", ["within", "depth", "choices"], ["y"])],
+        VECTOR,
+        F,
+        {"depth": np.array(5), "choices": f32(0, 1)},
+    ),
+    "index_from_end": indexed_from_end(),
     "clip": Pair(
         [node("Clip", ["x", "least", "six"], ["y"])],
         [node("Clip", ["x", "least", "more"], ["y"])],
@@ -185,13 +229,22 @@ def test_a_mutant_is_seen_and_the_right_one_is_not_refused(name: str, tmp_path: 
     assert not agrees(mutant.with_suffix(".modelc"), right, 0)
 
 
+@pytest.mark.parametrize(("columns", "samples"), [(1, 16), (32, 8), (64, 4), (1000, 2)])
+def test_small_models_of_few_inputs_get_more_samples(columns: int, samples: int, tmp_path: Path) -> None:
+    pair = Pair([node("Neg", ["x"], ["y"])], (), {"x": (F, (1, columns))})
+    model = written(tmp_path / "m.onnx", pair.right, pair)
+    modelc.compile(model, host_target(), tmp_path / "p.modelc", verify=False)
+    assert modelc.verify(tmp_path / "p.modelc", model).samples == samples
+    assert modelc.verify(tmp_path / "p.modelc", model, samples=20).samples == 20
+
+
 # --- right packages ---------------------------------------------------------------------------------------------------
 
 
 ARITHMETIC = {  # operators on whole numbers, with what they read; what is no constant is an input of its own
     **{op: (op, ["a", "b"]) for op in ("Add", "Sub", "Mul", "Min", "Max", "Equal", "Less", "Div", "Mod")},
     **{f"{op}_seven": (op, ["a", "seven"]) for op in ("Div", "Mod")},
-    **{op: (op, ["a", "axis"]) for op in ("ReduceSum", "ReduceMax", "ReduceMean", "ReduceProd")},
+    **{f"Reduce{x}": (f"Reduce{x}", ["a", "axis"]) for x in ("Sum", "Max", "Mean", "Prod", "SumSquare", "L1")},
     **{op: (op, ["a"]) for op in ("Neg", "Abs", "Sign")},
     **{"CumSum": ("CumSum", ["a", "last"]), "MatMul": ("MatMul", ["a", "turned"]), "Pow": ("Pow", ["a", "b"])},
     "OneHot": ("OneHot", ["a", "depth", "choices"]),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from integer_contractions import SDOT, VNNI, drawn, integers, same_numbers
+from other_reading import read_as
 from quantized_models import TARGETS, Written, changed, run_here
 from tensor_tasks import NO_TILES, SERVER
 from three_ways import Example, check, close, emulated_target, random_inputs, run_task, run_tree
@@ -152,13 +153,14 @@ MUTANTS = {"bd_z": lambda z: z + 1, "ad_s": lambda s: s * 1.01}
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.sweep(1)
 def test_zero_points_and_scales_of_another_model_are_found(tmp_path: Path, target: str) -> None:
-    """Kernel by kernel, on the very inputs that the other model's pieces got."""
+    """Kernel by kernel, on the very inputs that the other model's pieces got in ONNX Runtime."""
     model, package = product_net(tmp_path / "m.onnx"), tmp_path / "p.modelc"
     modelc.compile(model, run_here(target), package, database=False)
     blueprints = blueprints_of(read_package(package), model)
     for name, change in {"": None, **MUTANTS}.items():
         other = model if change is None else changed(model, tmp_path / f"{name}.onnx", name, change)
-        layers = verify_outputs(package, other, drawn(model), blueprints=blueprints, per_layer=True).layers
+        with read_as(other):
+            layers = verify_outputs(package, model, drawn(model), blueprints=blueprints, per_layer=True).layers
         assert layers and all(layer.passed for layer in layers) == (change is None), name
 
 

@@ -23,13 +23,12 @@ from tvm import tirx as tx
 
 from modelc.cli import main
 from modelc.codegen.intrinsics.check import (
-    Outcome,
     check_intrinsic,
-    check_intrinsics,
     compile_application,
     difference,
     random_operands,
 )
+from modelc.codegen.intrinsics.checked import Outcome, check_intrinsics
 from modelc.codegen.intrinsics.lowering import Place, emit, imported, load, store, table_bytes
 from modelc.codegen.llvm import build_module
 from modelc.errors import TargetError
@@ -39,6 +38,7 @@ from modelc.package import read_package
 from modelc.target import Intrinsic, list_targets, load_target, parse_intrinsics, parse_target, shipped_intrinsics
 from modelc.target.host import read_host
 from modelc.target.intrinsic_code import CodeError, VectorType, parse_code
+from modelc.target.permitted import VECTORS
 
 SHIPPED = {one.name: one for one in shipped_intrinsics()}
 FOLDER = ROOT / "targets/intrinsics"
@@ -439,8 +439,12 @@ def test_what_a_target_cannot_list(value: object, sentence: str, tmp_path: Path)
         ("intrinsics.0.operands.B.within", [-64, 64, 1], "expected the least and the largest whole number"),
         ("intrinsics.0.operands.B.within", [-70000, 64], "of those of int16"),
         ("intrinsics.0.implementation", "().__class__", "is no name, call, bitcast, broadcast, widen"),
-        ("intrinsics.0.implementation", 'call("llvm.memcpy.p0", C)', "llvm.memcpy.p0 is no intrinsic of llvm.x86."),
-        ("intrinsics.0.implementation", 'call("llvm.aarch64.neon.sdot", C)', "is no intrinsic of llvm.x86."),
+        (
+            "intrinsics.0.implementation",
+            'call("llvm.memcpy.p0", C)',
+            "llvm.memcpy.p0 is not permitted; expected products, sums",
+        ),
+        ("intrinsics.0.implementation", 'call("llvm.aarch64.neon.sdot", C)', "llvm.aarch64.neon.sdot is not permitted"),
         ("intrinsics.0.roundings", -1, "roundings is -1; expected a whole number from 0"),
         ("intrinsics.0.throughput", 0, "throughput is 0; expected a positive number"),
         ("intrinsics.0.temporaries", 99, "temporaries is 99; expected a whole number from 0 to 16"),
@@ -485,12 +489,12 @@ NAMES = {"v": VectorType("int8", 16), "w": VectorType("int32", 4), "s": VectorTy
         ("shuffle(w, [3, 2])", "int32x2"),
         ("shuffle(w, w, [0, 7])", "int32x2"),
         ("w + w * int32x4(-3)", "int32x4"),
-        ('call("llvm.x86.x", float32x4, v, s)', "float32x4"),
-        ('call("llvm.x86.x", v)', "None"),
+        ('call("llvm.x86.sse2.pmadd.wd", float32x4, v, s)', "float32x4"),
+        ('call("llvm.x86.sse2.pmadd.wd", v)', "None"),
     ],
 )
 def test_code_has_types(text: str, given: str) -> None:
-    assert str(parse_code(text, NAMES, "llvm.x86.").type) == given
+    assert str(parse_code(text, NAMES, VECTORS["x86_64"]).type) == given
 
 
 @pytest.mark.parametrize(
@@ -510,12 +514,12 @@ def test_code_has_types(text: str, given: str) -> None:
         ("v[0]", "is no name"),
         ("v(", "not an expression"),
         ("+".join(["s"] * 5000), "nested too deeply"),
-        ('broadcast(call("llvm.x86.x", v), 4)', "is no vector"),
+        ('broadcast(call("llvm.x86.sse2.pmadd.wd", v), 4)', "is no vector"),
     ],
 )
 def test_code_that_does_not_fit(text: str, sentence: str) -> None:
     with pytest.raises(CodeError, match=sentence):
-        parse_code(text, NAMES, "llvm.x86.")
+        parse_code(text, NAMES, VECTORS["x86_64"])
 
 
 def test_digits_say_how_an_operand_lies() -> None:

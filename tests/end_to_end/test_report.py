@@ -24,7 +24,7 @@ from modelc.report.facts import package_facts
 from modelc.report.page import Column, Section, html
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install pillow")
-pytest.importorskip("vl_convert", reason="what draws is not installed: pip install modelc[report]")
+pytest.importorskip("vl_convert", reason="what draws is not installed: pip install 'modelc-compiler[report]'")
 needs_browser = pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.LACKING)
 HOSTILE = "</script><script>alert(1)</script><b>"
 MOST_BYTES = 3 << 20

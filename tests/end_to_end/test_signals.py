@@ -223,16 +223,35 @@ def tidy(place: Path) -> None:
         pass
 
 
+def numbered(path: Path, name: str) -> Path:
+    """Renames it to a name with the number of its inode, as what modelc makes has one."""
+    return path.rename(path.with_name(name.format(f"{path.stat(follow_symlinks=False).st_ino:08x}")))
+
+
+@pytest.mark.parametrize("name", [".p.12345678{}.modelc.partial", "modelc-tmp-run-12345678{}", ".p.{}.modelc.old"])
+def test_what_came_from_elsewhere_is_left_alone(tmp_path: Path, name: str) -> None:
+    """A folder of such a name in a repository, or a copy of one that modelc has made."""
+    for number in ("", "00000001"):
+        place = tmp_path / name.format(number)
+        place.mkdir()
+        (place / "thesis.tex").write_text("years of work")
+        tidy(tmp_path / "p")
+        assert (place / "thesis.tex").read_text() == "years of work"
+
+
 def test_orphans_are_removed_and_links_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").write_text("")
-    for name in (".p.12345678.modelc.partial", "modelc-tmp-run-12345678", ".p.abcdefgh.modelc.partial"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "link").symlink_to(tmp_path / "mine")
-    (tmp_path / ".p.abcdefg1.modelc.partial").write_text("")
-    link, pipe = tmp_path / ".p.abcdefg2.modelc.partial", tmp_path / ".p.abcdefg3.modelc.partial"
-    link.symlink_to(tmp_path / "mine")
-    os.mkfifo(pipe)
+    for name in (".p.12345678{}.modelc.partial", "modelc-tmp-run-12345678{}", ".p.abcdefgh{}.modelc.partial"):
+        (tmp_path / "new").mkdir()
+        (tmp_path / "new/link").symlink_to(tmp_path / "mine")
+        numbered(tmp_path / "new", name)
+    (tmp_path / "new").write_text("")
+    numbered(tmp_path / "new", ".p.abcdefg1{}.modelc.partial")
+    (tmp_path / "new").symlink_to(tmp_path / "mine")
+    link = numbered(tmp_path / "new", ".p.abcdefg2{}.modelc.partial")
+    os.mkfifo(tmp_path / "new")
+    pipe = numbered(tmp_path / "new", ".p.abcdefg3{}.modelc.partial")
     tidy(tmp_path / "p")
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"mine", link.name, pipe.name} and (tmp_path / "mine/thesis.tex").exists()

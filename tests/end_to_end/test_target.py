@@ -140,7 +140,7 @@ def test_cores_share_what_memory_gives() -> None:
 
 def test_a_key_that_is_there_twice_is_named() -> None:
     text = load_target("x86-64-v3").to_yaml()
-    with pytest.raises(TargetError, match=r"t\.yaml is not YAML: the key 'cores' is there twice, again in line \d+"):
+    with pytest.raises(TargetError, match=r"t\.yaml is not YAML .*: the key 'cores' is there twice, again in line \d+"):
         parse_target(text + "cores: 8\n", "t.yaml")
 
 
@@ -171,7 +171,7 @@ def test_a_billion_laughs_cost_nothing() -> None:
     laughs = f"{keys[0]}: &a0 [ha, ha]\n"
     for level, key in enumerate([*keys[1:], last], 1):
         laughs += f"{key}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n"
-    with pytest.raises(TargetError, match=r"triple is .*; expected a triple such as") as error:
+    with pytest.raises(TargetError, match="it has more than 50000 values, aliases written out") as error:
         parse_target(laughs, "t.yaml")
     assert len(str(error.value)) < 200
     merges = "a0: &a0 {k: 1}\n"  # nine times as many keys with each line

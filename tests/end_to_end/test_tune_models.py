@@ -34,6 +34,10 @@ def fails(milliseconds):
     return milliseconds["c"]
 
 
+def leaves(milliseconds):
+    raise SystemExit(0)
+
+
 number = 3
 """
 
@@ -120,6 +124,7 @@ def test_each_objective_asks_for_something_else() -> None:
         (["--objective", "no.such.module:f"], "cannot be loaded: ModuleNotFoundError"),
         (["--objective", "own.py:number"], "own.py has no function 'number'"),
         (["--objective", "own.py:fails"], "failed: KeyError: 'c'"),
+        (["--objective", "own.py:leaves"], "failed: RuntimeError: it called sys.exit(0)"),
         (["--objective", "own:nan"], "is nan; expected a finite number"),
         (["--dim", "columns=3"], "--dim names 'columns', which is no dimension of the model's inputs"),
         (["a.onnx"], "two models are called a"),

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from other_reading import read_as
 
 import modelc
 from modelc.compile.verification import blueprints_of
@@ -61,9 +62,10 @@ def swapped(apart: float) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def verified(package: Path, other: Path) -> Report:
-    """What a package of the detector is found to be, compared with another model, where its kernels are known."""
-    blueprints = blueprints_of(read_package(package), package.with_name("right.onnx"))
-    return verify_outputs(package, other, X, blueprints=blueprints)
+    """What a package of the detector is found to be where ONNX Runtime reads another model."""
+    model = package.with_name("right.onnx")
+    with read_as(other):
+        return verify_outputs(package, model, X, blueprints=blueprints_of(read_package(package), model))
 
 
 @pytest.fixture(scope="module")

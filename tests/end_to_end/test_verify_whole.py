@@ -11,16 +11,22 @@ import onnx
 import pytest
 import small_model as small
 from onnx import helper, numpy_helper
+from other_reading import read_as
 
 import modelc
 from modelc.compile.verification import blueprints_of
 from modelc.frontend.witness.referee import refereed
 from modelc.frontend.witness.surgery import Span
+from modelc.ir.graph import Node
+from modelc.ops.direct import computed
+from modelc.ops.operator import Inputs
 from modelc.package import read_package
 from modelc.verify.beginning import Apart, beginning_of, made_of
 from modelc.verify.compare import BF16, scaled, unsettled
+from modelc.verify.kernels.reading import BOTH_RIGHT, Explanation
 from modelc.verify.pieces import Limits, Piece, Written
 from modelc.verify.verdict import verify_outputs
+from modelc.verify.witness import compare_pieces
 
 RNG = np.random.default_rng(0)
 
@@ -77,9 +83,16 @@ def test_a_softmax_of_a_constant_is_what_its_operator_set_says(tmp_path: Path) -
     assert all(output.near for output in result.report.outputs)
 
 
+def softmax_over_the_axis_alone(node: Node, inputs: Inputs) -> tuple[np.ndarray, ...]:
+    if node.op != "Softmax":
+        return computed(node, inputs)
+    e = np.exp(inputs[0].data.reshape(8, 16))
+    return ((e / e.sum(axis=0)).reshape(inputs[0].shape),)
+
+
 def test_a_constant_that_is_folded_wrongly_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels are right by the folded constant, and ONNX Runtime's piece is not; onnx is asked by the importer too."""
-    monkeypatch.setattr("modelc.frontend.onnx.is_misread", lambda *_: False)
+    """Kernels are right by the folded constant, and ONNX Runtime's piece is not."""
+    monkeypatch.setattr("modelc.frontend.building.fold.computed", softmax_over_the_axis_alone)
     model = softmax_of_a_constant(tmp_path / "m.onnx")
     report = modelc.verify(compiled(model), model)
     assert not report.passed and report.first_wrong is None and report.first_departure is not None
@@ -188,7 +201,8 @@ def test_an_epsilon_that_the_importer_misreads_is_seen_within_the_tolerance(tmp_
     wrong, right = normalised(tmp_path / "wrong.onnx", 1e-4), normalised(tmp_path / "right.onnx", 1e-5)
     package = compiled(wrong)
     blueprints = blueprints_of(read_package(package), wrong)
-    report = verify_outputs(package, right, blueprints=blueprints)
+    with read_as(right):
+        report = verify_outputs(package, wrong, blueprints=blueprints)
     assert not report.passed and report.first_wrong is None
     assert report.outputs[0].distance.share < 1
     assert re.search(r"is near .*: two readings differ at 'y' \(kernel .*\) by \S+e-05: ", report.sentence())
@@ -214,6 +228,15 @@ def test_what_moves_as_far_by_itself_is_the_model(tmp_path: Path) -> None:
     assert report.passed and report.outputs[0].distance.of_scale * 2**24 > 100
 
 
+def test_subnormal_weights_that_are_zero_in_the_package_are_the_model_s(tmp_path: Path) -> None:
+    weights = np.random.default_rng(0).normal(size=(16, 8)).astype(np.float32)
+    weights[3, 5] = 1e-41
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    model = small.save(tmp_path / "m.onnx", [node], {"x": [4, 16]}, {"y": [4, 8]}, {"w": weights})
+    report = modelc.verify(compiled(model), model)
+    assert report.passed, report.sentence()
+
+
 def test_what_cannot_be_judged_is_not_amplified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     why = "kernel matmul_0 could not be judged: it is too large"
     monkeypatch.setattr("modelc.verify.kernels.judge.Judge.judged_wholly", lambda *_: why)
@@ -228,7 +251,8 @@ def test_two_readings_are_named_where_a_third_decides(tmp_path: Path, monkeypatc
     model, other = small_product(tmp_path / "m.onnx", 1.0), small_product(tmp_path / "other.onnx", 2.0)
     package = compiled(model)
     monkeypatch.setattr("modelc.verify.witness.refereed", lambda _, name, given: refereed(model, name, given))
-    report = verify_outputs(package, other, blueprints=blueprints_of(read_package(package), model))
+    with read_as(other):
+        report = verify_outputs(package, model, blueprints=blueprints_of(read_package(package), model))
     assert report.passed and "two readings of the model differ at 'y'" in report.sentence()
     assert "ONNX Runtime's, and ours, with which the reference evaluator of onnx agrees" in report.sentence()
 
@@ -255,8 +279,12 @@ def test_errors_are_shown_as_a_share_of_what_is_allowed() -> None:
 
 
 def test_a_departure_begins_at_the_first_value_beyond_roundoff() -> None:
-    apart = [Apart("k0", "a", 1e-7, False), Apart("k1", "other", 1e-2, True), Apart("k2", "b", 1e-5, True)]
-    apart += [Apart("k3", "c", 1e-3, True), Apart("k4", "y", 0.5, True)]
+    apart = [
+        Apart("k0", "a", 1e-7, 1e-6, False),
+        Apart("k1", "other", 1e-2, 0.1, True),
+        Apart("k2", "b", 1e-5, 1e-4, True),
+    ]
+    apart += [Apart("k3", "c", 1e-3, 1e-2, True), Apart("k4", "y", 0.5, 5.0, True)]
     reads = {"a": ["x"], "b": ["a"], "c": ["b"], "y": ["c"], "other": ["x"]}
     begins = beginning_of(0.5, "y", made_of(reads, "y"), apart)
     assert begins is not None and (begins.value, begins.kernel) == ("b", "k2")
@@ -264,7 +292,11 @@ def test_a_departure_begins_at_the_first_value_beyond_roundoff() -> None:
 
 
 def test_a_choice_begins_at_what_is_chosen_among() -> None:
-    apart = [Apart("k0", "scores", 3e-7, False), Apart("k1", "order", 0.4, True), Apart("k2", "y", 0.4, True)]
+    apart = [
+        Apart("k0", "scores", 3e-7, 3e-6, False),
+        Apart("k1", "order", 0.4, 4.0, True),
+        Apart("k2", "y", 0.4, 4.0, True),
+    ]
     begins = beginning_of(0.4, "y", {"scores", "order", "y"}, apart)
     assert begins is not None and begins.value == "scores"
     assert beginning_of(0.4, "y", {"y"}, apart) is None
@@ -305,17 +337,23 @@ SILENT = {
     "a norm of magnitudes": (helper.make_node("LpNormalization", ["x"], ["y"], p=1), 17, {}),
     "local responses": (helper.make_node("LRN", ["x"], ["y"], size=3), 17, {}),
     "in the order of their first": (helper.make_node("Unique", ["x"], ["y"], sorted=0), 17, {}),
-    "a folded constant": (helper.make_node("Exp", ["c"], ["y"]), 17, {"c": np.ones(3, np.float32)}),
 }
 
 
 @pytest.mark.parametrize("what", SILENT)
-def test_onnx_is_not_asked_what_it_misreads_or_has_folded(tmp_path: Path, what: str) -> None:
+def test_onnx_is_not_asked_what_it_misreads(tmp_path: Path, what: str) -> None:
     node, version, known = SILENT[what]
     constants = {name: np.asarray(array) for name, array in known.items()}
     path = small.save(tmp_path / "m.onnx", [node], {"x": [1, 4, 4]}, {"y": [1, 4, 4]}, constants)
     x = RNG.standard_normal((1, 4, 4)).astype(np.float32)
     assert refereed(of_opset(path, version), "y", {"x": x}) is None
+
+
+def test_onnx_is_asked_about_what_the_importer_folds(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Exp", ["c"], ["e"]), helper.make_node("Mul", ["x", "e"], ["y"])]
+    path = small.save(tmp_path / "m.onnx", nodes, {"x": [3]}, {"y": [3]}, {"c": np.ones(3, np.float32)})
+    x = RNG.standard_normal(3).astype(np.float32)
+    np.testing.assert_allclose(refereed(path, "y", {"x": x}), x * np.exp(np.float32(1)), rtol=1e-6)
 
 
 def test_onnx_is_asked_what_it_reads_rightly(tmp_path: Path) -> None:
@@ -339,6 +377,24 @@ def test_onnx_is_asked_what_it_reads_rightly(tmp_path: Path) -> None:
 def test_numbers_that_become_more_do_not_move_as_far() -> None:
     """What NonMaxSuppression finds on moved inputs may be another number of boxes."""
     ours, theirs = np.zeros((17, 3), np.int64), np.ones((17, 3), np.int64)
-    piece = Piece(Written("k", ("n",), ours), "y", theirs, Span(None, 0), Limits(1e-3, 1e-4, BF16, False))
+    piece = Piece(Written("k", ("n",), ours), "y", theirs, Span(None, 0), Limits(1e-3, 1e-4, BF16, False, 32.0))
     assert not piece.moves_as_far([np.zeros((16, 3), np.int64)])
     assert piece.moves_as_far([np.zeros((17, 3), np.int64)])
+
+
+def test_what_is_near_in_the_whole_model_is_not_evaluated(tmp_path: Path) -> None:
+    """A value 100 roundoffs of its scale away is asked about where roundings ordinarily take one no farther than 10."""
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["y"])]
+    model = small.save(tmp_path / "m.onnx", nodes, {"x": [64]}, {"y": [64]}, {})
+    x = np.ones(64, np.float32)
+    written = {"a": Written("relu", ("r",), x * np.float32(1 + 100 * 2**-24)), "y": Written("neg", ("n",), -x)}
+    for units, expected in ((200.0, []), (10.0, ["a"])):
+        asked: list[str] = []
+
+        def explains(name: str, theirs: np.ndarray, asked: list[str] = asked) -> Explanation:
+            asked.append(name)
+            return BOTH_RIGHT
+
+        limits = Limits(1e-3, 1e-4, BF16, False, units)
+        witnessed = compare_pieces(model, {"x": x}, written, limits, explains, True)
+        assert all(layer.passed for layer in witnessed.layers) and asked == expected

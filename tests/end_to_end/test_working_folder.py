@@ -17,7 +17,7 @@ from repository import ROOT
 
 from modelc.cli import VERBS
 from modelc.codegen import llvm_check
-from modelc.codegen.intrinsics.check import check_intrinsics
+from modelc.codegen.intrinsics.checked import check_intrinsics
 from modelc.codegen.kernels import llvm_machine
 from modelc.compile.reduction import judged
 from modelc.measure.pool import Zygote
@@ -217,6 +217,20 @@ def test_engines_do_not_execute_it(marker: Path, engine: str, monkeypatch: pytes
     path = small.package() if engine == "modelc" else small.model()
     with Engine(engine, path, timed=timed) as opened:
         assert opened.run({"x": np.ones((1, 3, 20, 24), np.float32)})["y"].shape == (1, 10)
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_engines_write_to_no_file_that_a_link_leads_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: bool
+) -> None:
+    """ONNX Runtime writes $TMPDIR/.ses when it is imported; who else can write there may have put a link."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "thesis.tex").write_text("years of work")
+    (tmp_path / "tmp/.ses").symlink_to(tmp_path / "thesis.tex")
+    with Engine("ort", small.model(), timed=timed):
+        assert (tmp_path / "thesis.tex").read_text() == "years of work"
+    assert os.listdir(tmp_path / "tmp") == [".ses"]
 
 
 def test_builders_do_not_execute_it(marker: Path, tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ def whole(shape: Sequence[int], low: int, high: int, dtype: str = "int64") -> Sa
     def sample(rng: Rng) -> Array:
         if rng.random() < 0.5:
             return rng.integers(max(low, -20), min(high, 20), shape, endpoint=True).astype(dtype)
-        return rng.integers(low, high, shape, endpoint=True).astype(dtype)
+        drawn = "uint64" if high > np.iinfo("int64").max else "int64"
+        return rng.integers(low, high, shape, drawn, endpoint=True).astype(dtype)
 
     return sample
 
@@ -98,6 +99,19 @@ class LayerDraft:
                 node.input[:] = [name if used == value else used for used in node.input]
                 node.output[:] = [name if made == value else made for made in node.output]
             self.outputs.append(name)
+
+    def name_apart(self, other: LayerDraft) -> None:
+        """Gives weights names of their own that are others than the ones of these names in `other`, where that has
+        other nodes: there a name says nothing of what a weight is."""
+        shapes = [[(node.op_type, node.input, node.output) for node in each.nodes] for each in (self, other)]
+        if shapes[0] == shapes[1]:
+            return
+        for name, array in list(self.held.items()):
+            theirs = other.held.get(name)
+            if theirs is not None and (theirs.dtype != array.dtype or not np.array_equal(theirs, array)):
+                self.held[f"{name}_own"] = self.held.pop(name)
+                for node in self.nodes:
+                    node.input[:] = [f"{name}_own" if used == name else used for used in node.input]
 
     def model(self) -> onnx.ModelProto:
         kind = helper.np_dtype_to_tensor_dtype

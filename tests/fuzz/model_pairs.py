@@ -8,7 +8,8 @@ ways:
     miscompiled  code and parameters of the wrong model, with the manifest and the choices of the right one, as if the
                  right one had been compiled wrongly; where the steps of both take the same
     misread      the package of the wrong model is judged by how it was made, and compared with the right one, as if an
-                 importer had misread the right one
+                 importer had misread the right one: constants keep their names where the nodes of both models are the
+                 same, and where they are not, those that are others have names of their own
 
 Prints by kind and way how many packages were tried and how many of them missed: accepted, which is to be 0. The exit
 code is 1 where any is missed.
@@ -93,6 +94,7 @@ def judged(number: int, asked: Asked) -> list[Result]:
     """What becomes of the pair `number`, each way."""
     kind = kind_of(number, asked)
     right, wrong = (draft(number, is_wrong, asked) for is_wrong in (False, True))
+    wrong.name_apart(right)
     effect = effect_of(right, wrong, np.random.default_rng((asked.seed, number, 1)))
     if effect <= LEAST_EFFECT:
         return [Result(asked.seed, number, kind, way, SMALL, "", effect) for way in WAYS]

@@ -10,22 +10,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from layer_draft import Array, LayerDraft, Rng, Sampler, whole
+from layer_draft import Array, LayerDraft, Rng, Sampler
 from layers_of_sums import chance, image, number, pick, reduced
 from onnx import TensorProto, helper
 from pairs_of_misreadings import MISREADINGS
+from pairs_of_whole_numbers import WHOLE_NUMBERS
 
 Builder = Callable[[LayerDraft, bool], None]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """`rounded`: the manifest says, set by hand, that all outputs are computed through 16-bit floats. `sparse`: one
-    element of a table is wrong; where an importer misread it, it shows if a sample reads that element."""
+    """`rounded`: the manifest says, set by hand, that all outputs are computed through 16-bit floats."""
 
     build: Builder
     rounded: bool = False
-    sparse: bool = False
 
 
 # --- constants ------------------------------------------------------------------------------------------------------
@@ -152,63 +151,6 @@ def rounded_manifest(d: LayerDraft, wrong: bool) -> None:
     n, out = number(d, 16, 128), number(d, 4, 64)
     w = d.rng.standard_normal((n, out)) * n**-0.5
     d.output(d.op("Relu", d.op("MatMul", d.input(2, n), d.weight(w * (1.005 if wrong else 1)))))
-
-
-# --- whole numbers --------------------------------------------------------------------------------------------------
-
-
-def _integers(d: LayerDraft, dtype: str = "int64", most: int = 2_000_000_000) -> str:
-    shape = (number(d, 1, 8), number(d, 2, 40))
-    return d.input(*shape, dtype=dtype, sampler=whole(shape, 0 if dtype[0] == "u" else -most, most, dtype))
-
-
-def square(d: LayerDraft, wrong: bool) -> None:
-    """Mul(x, x) for Identity."""
-    x = _integers(d, pick(d, "int32", "int64"), 30_000)
-    d.output(d.op("Mul", x, x) if wrong else d.op("Identity", x))
-
-
-def quotient(d: LayerDraft, wrong: bool) -> None:
-    dtype = pick(d, "int32", "int64")
-    right, other = pick(d, (7, 8), (7, 5), (3, -3), (2, 1000))
-    d.output(d.op("Div", _integers(d, dtype, 30_000), d.weight(other if wrong else right, dtype)))
-
-
-def narrow_product(d: LayerDraft, wrong: bool) -> None:
-    """A product, sum or square of int64 in int32."""
-    x, factor = _integers(d), pick(d, 1, 3, 1000)
-    op = pick(d, "Mul", "Add")
-    y = d.weight(factor if op == "Mul" else 2**31, "int64")
-    if not wrong:
-        d.output(d.op(op, d.op("Mul", x, x) if factor == 1 else x, y))
-        return
-    small, other = (d.op("Cast", v, to=TensorProto.INT32) for v in (x, y))
-    product = d.op(op, d.op("Mul", small, small) if factor == 1 else small, other)
-    d.output(d.op("Cast", product, to=TensorProto.INT64))
-
-
-def remainder(d: LayerDraft, wrong: bool) -> None:
-    """The sign of a remainder is the dividend's in place of the divisor's."""
-    dtype = pick(d, "int32", "int64")
-    x, divisor = _integers(d, dtype, 30_000), d.weight(pick(d, 7, -5, 3), dtype)
-    d.output(d.op("Mod", x, divisor, fmod=int(wrong)))
-
-
-def shift(d: LayerDraft, wrong: bool) -> None:
-    dtype, most = pick(d, ("uint8", 255), ("uint32", 2**32 - 1), ("uint64", 2**40))
-    direction, by = pick(d, "RIGHT", "LEFT"), int(d.rng.integers(1, 7))
-    other = by + 1 if direction == "RIGHT" else by
-    y = d.op("BitShift", _integers(d, dtype, most), d.weight(other if wrong else by, dtype), direction=direction)
-    if direction == "LEFT" and wrong:  # the uppermost bit is lost
-        y = d.op("BitwiseAnd", y, d.weight(2 ** (np.dtype(dtype).itemsize * 8 - 1) - 1, dtype))
-    d.output(y)
-
-
-def wrapped(d: LayerDraft, wrong: bool) -> None:
-    """A sum of whole numbers that is narrowed in between."""
-    x = _integers(d, "int32", 1_000_000)
-    narrow = d.op("Cast", d.op("Cast", x, to=TensorProto.INT16), to=TensorProto.INT32)
-    d.output(d.op("Add", narrow if wrong else d.op("Identity", x), d.weight(1, "int32")))
 
 
 # --- ties -----------------------------------------------------------------------------------------------------------
@@ -338,19 +280,12 @@ CONSTANTS: Mapping[str, Kind] = {
     "weight of a middle layer": Kind(middle_weight),
     "weight of a convolution": Kind(convolution_weight),
     "constant folded wrongly": Kind(folded_constant),
-    "row of an embedding": Kind(embedding, sparse=True),
-    "table of trees": Kind(trees, sparse=True),
+    "row of an embedding": Kind(embedding),
+    "table of trees": Kind(trees),
     "bias": Kind(bias),
     "rounded by hand": Kind(rounded_manifest, rounded=True),
 }
-WHOLE: Mapping[str, Kind] = {
-    "square for identity": Kind(square),
-    "divisor": Kind(quotient),
-    "int64 in int32": Kind(narrow_product),
-    "sign of a remainder": Kind(remainder),
-    "shift": Kind(shift),
-    "narrowed in between": Kind(wrapped),
-}
+WHOLE: Mapping[str, Kind] = {name: Kind(build) for name, build in WHOLE_NUMBERS.items()}
 TIES: Mapping[str, Kind] = {
     "Round half up": Kind(rounds_half_up),
     "QuantizeLinear half up": Kind(quantizes_half_up),

@@ -43,6 +43,13 @@ def imported(made, folder, **shapes):
     return graph
 
 
+def constants_of(graph):
+    """The data of the outputs that are known when compiling, which are copies of constants; None for the others."""
+    producers = {name: node for node in graph.nodes for name in node.outputs}
+    copied = [producers[name].inputs[0] if producers[name].op == "Identity" else name for name in graph.given]
+    return [graph.values[name].data for name in copied]
+
+
 def check(made, folder, **shapes):
     """The Graph, after seeing that ONNX Runtime computes the same with the model, with it, and with it simplified."""
     graph = imported(made, folder, **shapes)

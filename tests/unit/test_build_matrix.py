@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from math import nan
 from pathlib import Path
+from xml.etree.ElementTree import fromstring
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from modelc.build.cells import cells_of
 from modelc.build.matrix import bytes_of, parse_matrix, read_matrix, schema, share_of
-from modelc.build.summary import junit, markdown
+from modelc.build.summary import COLUMNS, KINDS, junit, markdown, rows, sentence
 from modelc.build.summary import schema as build_schema
 from modelc.compile.request import CompileRequest
 from modelc.errors import ConfigError
@@ -198,4 +199,21 @@ def test_summaries_escape_what_models_and_errors_say() -> None:
     page = markdown(build)
     assert "\x1b" not in page and "&lt;b>" in page and "\\|" in page
     report = junit(build)
-    assert 'failures="2"' in report and 'skipped="1"' in report and "\x00" not in report
+    assert "\x00" not in report
+
+
+def test_summaries_count_and_show_what_was_measured() -> None:
+    gates = [
+        {"gate": "verified", "outcome": "passed", "said": "", "value": None},
+        {"gate": "min-ratio ort", "outcome": "failed", "said": "too slow", "value": 0.5},
+        {"gate": "min-ratio openvino", "outcome": "skipped", "said": "none", "value": None},
+    ]
+    cell = {"cell": "a:b:f32", "outcome": "built", "said": "", "sizes": None, "seconds": 2.0, "gates": gates}
+    build = {"passed": False, "cells": [cell, {**cell, "cell": "a:c:f32", "outcome": "failed", "gates": []}]}
+    root = fromstring(junit(build))
+    counts = [{name: int(tests.attrib[name]) for name in ("tests", *KINDS)} for tests in (root, *root)]
+    first, second = ({"tests": n, "failures": 1, "errors": 0, "skipped": skipped} for n, skipped in ((4, 1), (1, 0)))
+    assert counts == [{name: first[name] + second[name] for name in first}, first, second]
+    assert rows(build)[0][COLUMNS.index("times as fast as")] == "ort 0.500"
+    assert "| times as fast as |" in markdown(build) and "ort 0.500" in markdown(build)
+    assert sentence(build).startswith("2 cells: ") and sentence({**build, "cells": [cell]}).startswith("1 cell: ")

@@ -42,11 +42,16 @@ def drawn(uses: Uses, dtype: str, shape: tuple[int, ...] = (4, 8), sample: int =
     [
         ([node("Mul", ["x", "x"], ["y"])], Whole()),
         ([node("Cast", ["x"], ["real"], to=F), node("Exp", ["real"], ["y"])], Whole(large=False)),
+        ([node("Pad", ["x", "pads"], ["more"]), node("ReduceProd", ["more"], ["y"])], Whole()),
         ([node("Mod", ["seven", "x"], ["y"])], Whole(nonzero=True)),
+        (
+            [node("Cast", ["x"], ["narrow"], to=TensorProto.INT32), node("Div", ["seven", "narrow"], ["y"])],
+            Whole(large=False, nonzero=True),
+        ),
         ([node("Add", ["x", "seven"], ["more"]), node("Div", ["seven", "more"], ["y"])], None),
         ([node("Pow", ["seven", "x"], ["y"])], Whole(0, 3, large=False)),
         ([node("BitShift", ["seven", "x"], ["y"], direction="LEFT")], Whole(0, 7, large=False)),
-        ([node("OneHot", ["x", "seven", "choices"], ["y"])], Whole(-7, 6, large=False)),
+        ([node("OneHot", ["x", "seven", "choices"], ["y"])], Whole(-9, 8, large=False)),
         ([node("Reshape", ["table", "x"], ["y"])], None),
         ([node("Range", ["seven", "x", "seven"], ["y"])], None),
         ([node("Add", ["x", "x"], ["twice"]), node("Tile", ["table", "twice"], ["y"])], None),
@@ -56,7 +61,7 @@ def drawn(uses: Uses, dtype: str, shape: tuple[int, ...] = (4, 8), sample: int =
     ],
 )
 def test_how_large_whole_numbers_may_be(nodes: Sequence[onnx.NodeProto], expected: Whole | None) -> None:
-    uses = uses_of(nodes, {"x": I64}, seven=7, choices=[0, 1], table=np.zeros((4, 4)))
+    uses = uses_of(nodes, {"x": I64}, seven=7, choices=[0, 1], pads=[0, 1, 0, 1], table=np.zeros((4, 4)))
     assert wholes(uses).get("x") == expected
     first, second = (drawn(uses, "int64", sample=sample) for sample in (0, 1))
     if expected is None:
@@ -65,13 +70,51 @@ def test_how_large_whole_numbers_may_be(nodes: Sequence[onnx.NodeProto], expecte
     low, high = (-8 if expected.low is None else expected.low), (8 if expected.high is None else expected.high)
     assert first.min() >= low - 2 and first.max() <= high + 2 and len(np.unique(first)) > 3
     assert expected.low == 0 or first.min() < 0
-    assert (np.abs(second).max() > 1 << 16) == expected.large and np.abs(second).max() < 1 << 32
+    assert (np.abs(second.astype(float)).max() > 1 << 40) == expected.large
     assert not expected.nonzero or ((first != 0).all() and (second != 0).all())
 
 
 def test_whole_numbers_are_drawn_beside_what_they_are_compared_with() -> None:
     uses = uses_of([node("Greater", ["x", "limit"], ["y"])], {"x": I64}, limit=1000)
     assert {999, 1000, 1001} <= set(drawn(uses, "int64", (100,)).tolist())
+
+
+@pytest.mark.parametrize("dtype", ["int16", "int32", "int64", "uint16", "uint32", "uint64"])
+def test_large_whole_numbers_have_all_bits_or_one(dtype: str) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    uses = uses_of([node("Add", ["x", "x"], ["y"])], {"x": kind})
+    small, large = (drawn(uses, dtype, (40, 10), sample).astype(object).reshape(-1) for sample in (0, 1))
+    limits = np.iinfo(dtype)
+    assert max(abs(small)) <= 16
+    assert max(large) > limits.max // 8 * 7 and min(large) <= min(0, limits.min // 8 * 7)
+    assert min(large) > limits.min or limits.min == 0, "whose quotient by -1 overflows"
+    sizes = [abs(number) for number in large if abs(number) > 256]
+    assert 10 < sum(size & (size - 1) == 0 for size in sizes) < len(sizes) // 2, "powers of two"
+    assert 0 in large.tolist()
+
+
+def test_bytes_are_drawn_beside_what_they_are_compared_with_and_equal_where_they_are_chosen_from() -> None:
+    nodes = [node("Greater", ["x", "limit"], ["y"]), node("ArgMax", ["x"], ["z"], axis=1)]
+    numbers = drawn(uses_of(nodes, {"x": TensorProto.UINT8}, limit=np.uint8(100)), "uint8", (40, 9))
+    assert {99, 100, 101} <= set(numbers.reshape(-1).tolist()) and numbers.min() < 20 and numbers.max() > 235
+    assert 5 < ((numbers == numbers.max(1, keepdims=True)).sum(1) > 1).sum() < 40
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "int64"])
+def test_inputs_that_are_compared_are_equal_in_places(dtype: str) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    roles = roles_of(uses_of([node("Less", ["x", "z"], ["y"])], {"x": kind, "z": kind}), ())
+    for shape in ((10, 10), (25,)):
+        tensors = [TensorInfo("x", dtype, (10, 10)), TensorInfo("z", dtype, shape)]
+        for sample in (0, 1):
+            feed = draw_inputs(tensors, roles, 0, sample)
+            z = feed["z"].reshape(-1)
+            shared = z == feed["x"].reshape(-1) if z.size == 100 else np.isin(z, feed["x"])
+            assert 2 < shared.sum() < (60 if z.size == 100 else 26)
+    if dtype == "int64":
+        feed = draw_inputs([TensorInfo(name, dtype, (10, 10)) for name in "xz"], roles, 0, 1)
+        turned = [abs(number) for number in (feed["x"] ^ feed["z"]).reshape(-1).tolist()]
+        assert any(bits >= 1 << 32 and bits & (bits - 1) == 0 for bits in turned), "equal in their lower halves"
 
 
 def test_without_the_model_whole_numbers_are_0_and_1() -> None:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from modelc.ir.arithmetic import converted
+from modelc.ir.arithmetic import converted, erf, sigmoid
 from modelc.ir.expr import DTYPES, INTEGERS, OPERATIONS, const
 
 NAMES = ("add", "sub", "mul", "truncdiv", "fmod", "floordiv", "mod", "shl", "shr", "pow")
@@ -83,3 +83,24 @@ def test_floats_become_whole_numbers(source, dtype):
             expected = -(1 << (wide - 1))
         assert result == (expected - limits.min) % (1 << limits.bits) + limits.min, number
         assert const(number, dtype).value == result
+
+
+def test_the_error_function_is_that_of_the_c_library():
+    rng = np.random.default_rng(0)
+    edges = [0.0, -0.0, 6.0, -6.0, 5.998, 1 / 512, np.inf, -np.inf, 5e-324, 1e300]
+    x = np.concatenate((rng.uniform(-7, 7, 20_000), 10.0 ** -rng.uniform(0, 300, 1_000), edges))
+    exact = np.array([math.erf(v) for v in x])
+    np.testing.assert_array_max_ulp(erf(x), exact, 2)
+    assert (np.signbit(erf(x)) == np.signbit(x)).all() and np.isnan(erf(np.nan))
+    half = rng.uniform(-7, 7, 1_000).astype(np.float16)
+    np.testing.assert_array_equal(erf(half), [np.float16(math.erf(v)) for v in half])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_the_sigmoid_does_not_overflow(dtype):
+    x = np.array([-np.inf, -1e4, -80, -1, -0.0, 0.5, 80, 1e4, np.inf], dtype)
+    with np.errstate(over="raise"):
+        values = sigmoid(x)
+    assert values.dtype == dtype and np.isnan(sigmoid(np.array(np.nan, dtype)))
+    exact = [0.0 if v < -700 else 1.0 if v > 700 else 1 / (1 + math.exp(-v)) for v in x]
+    np.testing.assert_allclose(values, np.array(exact).astype(dtype), rtol=2 * np.finfo(dtype).eps, atol=1e-45)

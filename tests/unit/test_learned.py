@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_up_machines import TARGET, conditions, explored, measured, seconds_of, space_of
+from scipy import stats
 from three_ways import task_of
 
 from modelc.database import Database
@@ -30,12 +31,12 @@ from modelc.tune.search.learned import (
     throughputs,
 )
 from modelc.tune.search.population import Space
-from modelc.tune.search.ranking import as_measured, pairs_of, pooled_pairs, ranked
+from modelc.tune.search.ranking import as_measured, correlation, pairs_of, pooled_pairs, ranked
 from modelc.tune.search.resume import Memory, record_of
 from modelc.tune.search.tune import Subject
 
 PRODUCT = task_of("MatMul", {}, [(48, 40), (40, 64)], consts=(1,)).canonical()
-needs_xgboost = pytest.mark.skipif(not learned.available(), reason="XGBoost is not installed (modelc[tune])")
+needs_xgboost = pytest.mark.skipif(not learned.available(), reason="XGBoost is not installed (modelc-compiler[tune])")
 
 
 def drawn(count: int, wrong: float, seed: int = 0) -> list[Example]:
@@ -113,7 +114,7 @@ def test_without_xgboost_the_analytic_cost_is_used_and_that_is_said(monkeypatch:
     explorer = Evolve(space, 1, cost)
     for _ in range(5):
         explorer.learn(measured(space, explorer.propose(16)))
-    assert cost.says == learned.MISSING and cost.fitted is None and "modelc[tune]" in cost.says
+    assert cost.says == learned.MISSING and cost.fitted is None and "modelc-compiler[tune]" in cost.says
     assert len(explorer.propose(4)) == 4
 
 
@@ -180,6 +181,15 @@ def test_pairs_of_all_tasks_are_those_that_are_counted_one_by_one(rows: list[tup
     pairs = [(s - t, x - y) for k, (s, x) in enumerate(rows) for t, y in rows[:k] if x != y]
     right = [1.0 if s * x > 0 else 0.5 * (s == 0) for s, x in pairs]
     assert pooled_pairs(scores, truth) == pytest.approx(sum(right) / len(right) if right else 0.0)
+
+
+def test_ranks_correlate_as_spearman_says() -> None:
+    """Ties have the mean of their places."""
+    rng = np.random.default_rng(0)
+    for size in (5, 30):
+        scores, truth = (rng.integers(0, 6, size).astype(float) for _ in range(2))
+        assert correlation(scores, truth) == pytest.approx(stats.spearmanr(scores, truth).statistic)
+    assert np.isnan(correlation(np.ones(3), np.arange(3.0)))
 
 
 def test_estimates_say_what_they_are_made_of() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modelc.cli.output import Voice
-from modelc.cli.progress_bar import COMPILING, VERIFYING, Bar, Staged, bar
+from modelc.cli.progress_bar import COMPILING, VERIFYING, Bar, Staged, bar, times
 
 STAGES = (
     ("import", "m.onnx"),
@@ -48,6 +48,12 @@ def test_shares_are_of_one_whole_whatever_they_are_given_in() -> None:
         follow(stage, text)
     assert view.shares == [0.375, 0.75, 0.875, 0.875]
     assert sum(COMPILING.values()) == pytest.approx(1.0) == sum(VERIFYING.values())
+
+
+def test_the_estimate_moves_while_the_bar_stands_still() -> None:
+    assert times(3.0, 0.01) == "0:03"
+    assert times(10.0, 0.25) == "0:10, 0:30 left" and times(50.0, 0.25) == "0:50, 2:30 left"
+    assert times(75.0, 1.0) == "1:15"
 
 
 def test_lines_where_nobody_watches(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

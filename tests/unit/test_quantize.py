@@ -15,7 +15,8 @@ from modelc.frontend.quantize.weights import as_bytes, bias_as_whole
 from modelc.ir.graph import Node
 from modelc.passes.quantized import can_be_narrowed, narrowed
 from modelc.quantize.cut import Cut, Step, Way, cut, ordered
-from modelc.quantize.measure import Agreement, ByMetric
+from modelc.quantize.decide import judged_for
+from modelc.quantize.measure import Agreement, ByMetric, unseen
 from modelc.quantize.ranges import ranges_of
 from modelc.quantize.smoothing import divisors_of
 
@@ -188,6 +189,26 @@ def test_drops_by_a_metric_are_a_share_of_the_float_models() -> None:
     judge = ByMetric("f.py:f", lambda outputs, sample: float(outputs["y"]) * int(sample["x"]), wanted, samples)
     assert judge.drop([{"y": np.array(2.0)}, {"y": np.array(2.0)}]).share == pytest.approx(0.25)
     assert judge.drop([{"y": np.array(5.0)}, {"y": np.array(2.0)}]).share < 0
+
+
+def test_what_a_measure_does_not_see_is_said() -> None:
+    wanted, samples = [{"s": np.eye(4, dtype=F)[:2]}] * 25, [{"x": np.array(1)}] * 25
+    classes = Agreement(wanted, ["s"])
+    assert unseen(classes, 0.02) == unseen(classes, 0.0) == ()
+    (sentence,) = unseen(classes, 0.01)
+    assert sentence.startswith("a drop of 1.00% cannot be seen: one of the 50 rows that are held back is 2.00%; ")
+    assert "calibrate on 400 of them" in sentence
+    assert unseen(Agreement(wanted, []), 1e-6) == ()  # a relative error is measured, not counted
+    metric = ByMetric("f.py:f", lambda outputs, sample: 1.0, wanted, samples)
+    assert unseen(metric, 0.02) == () and "cannot be seen" in unseen(metric, 0.001)[0]
+    (sentence,) = unseen(ByMetric("f.py:f", lambda outputs, sample: 0.0, wanted, samples), 0.02)
+    assert sentence.startswith("the metric f.py:f is 0 on every sample that is held back")
+    recipe = Recipe((), {}, summary={"drop": 0.0, "unseen": [sentence]})
+    assert recipe.notes[-1] == sentence
+
+
+def test_as_many_are_held_back_as_the_drop_needs() -> None:
+    assert [judged_for(drop) for drop in (0.0, 0.5, 0.01, 0.002, 1e-6)] == [64, 64, 100, 500, 1024]
 
 
 def test_a_recipe_is_the_same_from_its_json() -> None:

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,8 @@ CIRCLES = {  # that are left: Sketches estimate what they cost themselves, and e
     (("space", "cost"), ("space", "sketches")),
     (("space", "nest"), ("space", "sketches")),
 }
+BROUGHT = {"google", "markupsafe"}  # by onnx and by jinja2
+PINNED = {"apache-tvm-ffi"}  # what TVM imports, in the version that fits
 OWNERS = {"onnx": "frontend", "tvm": "codegen", "onnxruntime": "verify", "openvino": "verify"}
 
 
@@ -82,6 +85,20 @@ def test_imports_come_from_above(path: Path) -> None:
         if parts[0] == "modelc" and len(parts) > 1 and parts[1] in ROOMS:
             assert ROOMS.index(parts[1]) <= ROOMS.index(room), f"{path.name} of {room} imports {module}"
         assert OWNERS.get(parts[0], room) == room, f"{path.name} of {room} imports {parts[0]}"
+
+
+def test_every_dependency_is_used_and_every_use_is_a_dependency() -> None:
+    """What the house imports from others is what pyproject.toml has it installed with, or is in an extra."""
+    project = (ROOT / "pyproject.toml").read_text()
+    needed, extras = (
+        {name.lower() for name in re.findall(r'"([\w-]+)[^"]*"', part.partition("\n[project.scripts]")[0])}
+        for part in project.partition("\ndependencies = [")[2].split("[project.optional-dependencies]")
+    )
+    sources = packages_distributions()
+    modules = {m.split(".")[0] for path in FILES for m in imports(path)} - {*sys.stdlib_module_names, "modelc"}
+    used = {module: {name.lower().replace("_", "-") for name in sources.get(module, ())} for module in modules}
+    assert needed - PINNED <= set().union(*used.values())
+    assert [m for m, names in used.items() if names and m not in BROUGHT and names.isdisjoint(needed | extras)] == []
 
 
 def test_few_files_lie_loose() -> None:

@@ -1,17 +1,17 @@
 """Intrinsics tested against their own semantics: a kernel of one application, on random operands, here or under qemu.
-
-LLVM ends the process where it cannot select an instruction, so `check_intrinsics` compiles in processes of their own.
+checked.py starts the processes that do it.
 """
 
 from __future__ import annotations
 
 import json
 import pickle
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -20,19 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.codegen.intrinsics import lowering as code
+from modelc.codegen.intrinsics.checked import NOT_RUN, RIGHT, WRONG, Outcome, check_intrinsics
 from modelc.codegen.intrinsics.lowering import Place
-from modelc.codegen.kernels import llvm_machine
 from modelc.codegen.lean_tvm import tvm, tx
 from modelc.codegen.llvm import build_module, object_code
+from modelc.codegen.llvm_check import check_llvm
 from modelc.errors import TargetError, ToolchainError
 from modelc.ir.block import compact_strides
 from modelc.ir.expr import DTYPES, FLOATS
 from modelc.ir.interpret import run_block
 from modelc.package.emulators import emulator, lacking
 from modelc.package.toolchain import find_toolchain
-from modelc.python_worker import worker_command
 from modelc.scratch import TemporaryFolder
 from modelc.target import Intrinsic, read_intrinsics, read_target
+from modelc.target.intrinsic_code import calls
 from modelc.target.isa import architecture
 from modelc.target.section import parse_yaml, read_text
 
@@ -46,18 +47,8 @@ _TRIPLES = {
     "wasm32": "wasm32-wasi",
 }
 _CPUS = {"x86_64": "x86-64", "aarch64": "generic", "armv7": "generic", "riscv64": "generic-rv64", "wasm32": "generic"}
-_RIGHT, _WRONG, _NOT_RUN = "right", "wrong", "not run"
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of checking one intrinsic: `right`, `wrong` or `not run`, and why, or how."""
-
-    name: str
-    status: str
-    reason: str
 
 
 def check_file(path: Path) -> Iterator[Outcome]:
@@ -66,25 +57,8 @@ def check_file(path: Path) -> Iterator[Outcome]:
     if isinstance(tree, dict) and "intrinsics" in tree and "triple" not in tree:
         return check_intrinsics(read_intrinsics(path))
     target = read_target(path)
-    llvm_machine(target)
+    check_llvm(target)
     return check_intrinsics(target.available_intrinsics)
-
-
-def check_intrinsics(intrinsics: Sequence[Intrinsic]) -> Iterator[Outcome]:
-    """Checks intrinsics in processes of their own."""
-    left = list(intrinsics)
-    while left:
-        command = worker_command("modelc.codegen.intrinsics.check")
-        done = subprocess.run(command, input=pickle.dumps(left), capture_output=True)
-        for line in done.stdout.splitlines():
-            yield Outcome(**json.loads(line))
-            left.pop(0)
-        if not left:
-            return
-        text = done.stderr.decode(errors="replace")
-        said = [line for line in text.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
-        words = next((line for line in said if "LLVM ERROR" in line), said[-1])
-        yield Outcome(left.pop(0).name, _WRONG, f"LLVM cannot compile it: {words.strip()}")
 
 
 def check_intrinsic(intrinsic: Intrinsic) -> Outcome:
@@ -93,22 +67,24 @@ def check_intrinsic(intrinsic: Intrinsic) -> Outcome:
         obj, assembly = compile_application(intrinsic)
     except (TargetError, tvm.error.InternalError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        return Outcome(intrinsic.name, _WRONG, f"it cannot be compiled: {' '.join(lines[:4])}")
+        return Outcome(intrinsic.name, WRONG, f"it cannot be compiled: {' '.join(lines[:4])}")
     if f"\t{intrinsic.instruction}" not in assembly.replace("{vex}\t", "\t"):
-        return Outcome(intrinsic.name, _WRONG, f"its code has no {intrinsic.instruction}")
+        return Outcome(intrinsic.name, WRONG, f"its code has no {intrinsic.instruction}")
     try:
         program = _program(intrinsic)
     except ToolchainError as error:
-        return Outcome(intrinsic.name, _NOT_RUN, f"{intrinsic.instruction} is in its code; not run: {error}")
+        return Outcome(intrinsic.name, NOT_RUN, f"{intrinsic.instruction} is in its code; not run: {error}")
     try:
         applications = _run(intrinsic, obj, program, [random_operands(intrinsic, seed) for seed in range(TRIALS)])
+    except TargetError as error:
+        return Outcome(intrinsic.name, WRONG, str(error))
     except ToolchainError as error:
-        return Outcome(intrinsic.name, _NOT_RUN, f"{intrinsic.instruction} is in its code; not run: {error}")
+        return Outcome(intrinsic.name, NOT_RUN, f"{intrinsic.instruction} is in its code; not run: {error}")
     for operands, result in applications:
         if said := difference(intrinsic, operands, result):
-            return Outcome(intrinsic.name, _WRONG, said)
+            return Outcome(intrinsic.name, WRONG, said)
     place = "under emulation" if program else "on this machine"
-    return Outcome(intrinsic.name, _RIGHT, f"{intrinsic.instruction} computes its semantics {place}")
+    return Outcome(intrinsic.name, RIGHT, f"{intrinsic.instruction} computes its semantics {place}")
 
 
 def random_operands(intrinsic: Intrinsic, seed: int) -> dict[str, Array]:
@@ -162,7 +138,8 @@ def _is_cast(intrinsic: Intrinsic, operand: str) -> bool:
 
 def compile_application(intrinsic: Intrinsic) -> tuple[bytes, str]:
     """Object file and assembly of `void apply(T* operand...)`: one application. With tiles there is one more
-    argument, which receives the accumulator after an application on zeros."""
+    argument, which receives the accumulator after an application on zeros. Raises TargetError where LLVM says that a
+    call on vectors has other effects than its result."""
     params, declared, places = [], [], {}
     names = [(o.name, o) for o in intrinsic.operands]
     if intrinsic.tiles is not None:
@@ -192,7 +169,18 @@ def compile_application(intrinsic: Intrinsic) -> tuple[bytes, str]:
     function = tx.PrimFunc(params, code.imported([intrinsic], tx.SeqStmt([*declared, *body])))
     function = function.with_attr("global_symbol", "apply").with_attr("tirx.noalias", True).with_attr("target", machine)
     module = build_module(tvm.IRModule({"apply": function}), machine)
+    if intrinsic.tiles is None:
+        _require_no_effects(module.inspect_source("ll"), [call.llvm for call in calls(intrinsic.implementation)])
     return object_code(module, machine), module.inspect_source("s")
+
+
+def _require_no_effects(text: str, called: Sequence[str]) -> None:
+    """Raises TargetError where one of the intrinsics that an LLVM module calls reaches memory, by LLVM's attributes."""
+    attributes = dict(re.findall(r"^attributes (#\d+) = \{(.*)\}$", text, re.MULTILINE))
+    for name, group in re.findall(r"^declare .*@(llvm[\w.]+)\(.*?(#\d+)?$", text, re.MULTILINE):
+        ours = any(name.startswith(llvm) or llvm.startswith(name) for llvm in called)
+        if ours and "memory(none)" not in attributes.get(group, ""):
+            raise TargetError(f"LLVM says that {name} reaches memory, or has another effect than its result")
 
 
 def _on_vectors(intrinsic: Intrinsic, places: dict[str, Place]) -> list[Any]:
@@ -263,7 +251,8 @@ def _program(intrinsic: Intrinsic) -> tuple[str, ...]:
 def _run(
     intrinsic: Intrinsic, obj: bytes, program: Sequence[str], trials: Sequence[dict[str, Array]]
 ) -> list[tuple[dict[str, Array], Array]]:
-    """Operands and what the accumulator was after them, for each application."""
+    """Operands and what the accumulator was after them, for each application. Raises TargetError where the program
+    crashes, ToolchainError where it cannot run here."""
     operands, accumulator = intrinsic.operands, intrinsic.accumulator
     sizes = [o.type.bits // 8 for o in operands]
     if intrinsic.tiles is not None:
@@ -294,6 +283,8 @@ def _run(
         if done.returncode in (-signal.SIGILL, 128 + signal.SIGILL):
             who = "the emulator" if program else "this machine"
             raise ToolchainError(f"{who} does not know {intrinsic.instruction}")
+        if done.returncode < 0 or done.returncode > 128:
+            raise TargetError(f"a program that applies it crashes (signal {abs(done.returncode) % 128})")
         if done.returncode:
             said = (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1]
             raise ToolchainError(f"it ended with {said}")

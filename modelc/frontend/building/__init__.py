@@ -2,8 +2,8 @@
 
 limits.py    how large what a model holds may be
 functions.py domains, operator sets, schemas; functions by which operators are defined
-fold.py      nodes whose inputs are all constant, run while importing
 build.py     the Graph while nodes go in one by one
+fold.py      nodes whose inputs are all constant, computed while importing
 sizes.py     what is said of sizes that depend on data
 intervals.py where the numbers of a value lie, whatever the data
 formula.py   one ONNX node, written operator by operator

@@ -173,15 +173,13 @@ class Lack:
         constants: set[str],
         depth: int = 0,
     ) -> None:
-        """`constants` are the values known when compiling; what is computed from them alone is computed by the import
-        and needs no support."""
+        """`constants` are the values known when compiling, among which what is computed from them alone comes to be."""
         for name, node in nodes:
             domain, op = domain_of(node), node.op_type
             constant = op not in NEVER_FOLDED and all(x in constants for x in reads(node))
             if constant or (domain == "" and op in ("Constant", "Shape", "Size")):
                 constants |= set(node.output)
-            if not (constant and domain == "" and op != "If" and (domain, op) not in self.functions):
-                self._look_at(name, node, domain, versions, constants, depth)
+            self._look_at(name, node, domain, versions, constants, depth)
 
     def _look_at(
         self, name: str, node: onnx.NodeProto, domain: str, versions: Mapping[str, int], constants: set[str], depth: int

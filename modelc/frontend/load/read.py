@@ -136,14 +136,36 @@ def stored_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
     return -(-prod(shape) * dtype.itemsize // together)
 
 
+def with_data(tensor: onnx.TensorProto, folder: Path, what: str = "") -> onnx.TensorProto:
+    """The tensor with its data in it, as `onnx` takes it, wherever it lies. Raises ModelError."""
+    if tensor.data_location != onnx.TensorProto.EXTERNAL:
+        return tensor
+    what = what or f"tensor {tensor.name!r}"
+    path, offset, needed = _place(tensor, folder, what, DTYPES[element_type(tensor.data_type, what)])
+    with path.open("rb") as file:
+        file.seek(offset)
+        return onnx.TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=file.read(needed))
+
+
 def _external(tensor: onnx.TensorProto, folder: Path, what: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    if dtype.name in NARROW:
+        return numpy_helper.to_array(with_data(tensor, folder, what))
+    path, offset, _ = _place(tensor, folder, what, dtype)
+    array = np.fromfile(
+        path, dtype.newbyteorder("<") if dtype.name != "bfloat16" else dtype, prod(shape), offset=offset
+    )
+    return array.astype(dtype, copy=False).reshape(shape)
+
+
+def _place(tensor: onnx.TensorProto, folder: Path, what: str, dtype: np.dtype[Any]) -> tuple[Path, int, int]:
+    """The file that a tensor's data lies in, where it begins there, and how many bytes it has."""
     entries = {e.key: e.value for e in tensor.external_data}
     if unknown := sorted(entries.keys() - EXTERNAL_KEYS):
         expected = ", ".join(sorted(EXTERNAL_KEYS))
         raise ModelError(f"{what}: expected external data to say {expected}, found {shown(unknown[0])}")
     location = entries.get("location", "")
     path = _inside(folder, location, what)
-    needed = stored_bytes(dtype, shape)
+    needed = stored_bytes(dtype, tuple(tensor.dims))
     try:
         offset, length = int(entries.get("offset") or 0), int(entries.get("length") or needed)
     except ValueError:
@@ -153,20 +175,13 @@ def _external(tensor: onnx.TensorProto, folder: Path, what: str, dtype: np.dtype
         ) from None
     size = path.stat().st_size
     if length != needed:
-        raise ModelError(f"{what} {list(shape)} needs {needed} bytes, but its external data has length {length}")
+        raise ModelError(f"{what} {list(tensor.dims)} needs {needed} bytes, but its external data has length {length}")
     if offset < 0 or offset + length > size:
         raise ModelError(
             f"{what} lies at bytes {offset} to {offset + length} of {location}, which has {size} bytes; "
             "the data file is truncated or belongs to another model"
         )
-    if dtype.name in NARROW:
-        raw = onnx.TensorProto(data_type=tensor.data_type, dims=shape)
-        raw.raw_data = np.fromfile(path, np.uint8, needed, offset=offset).tobytes()
-        return numpy_helper.to_array(raw)
-    array = np.fromfile(
-        path, dtype.newbyteorder("<") if dtype.name != "bfloat16" else dtype, prod(shape), offset=offset
-    )
-    return array.astype(dtype, copy=False).reshape(shape)
+    return path, offset, needed
 
 
 def _inside(folder: Path, location: str, what: str) -> Path:

@@ -1,10 +1,9 @@
 """What ONNX's own inference says of a node whose inputs are known: whether their dtypes, ranks and shapes fit its
-operator, and how much the node makes. Asked before anything of ours reads the node."""
+operator. Asked before anything of ours reads the node."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any
 
 import onnx
@@ -13,7 +12,6 @@ from onnx import helper, numpy_helper, shape_inference
 from modelc.errors import ModelError
 from modelc.frontend.building.functions import domain_of, schema_of, type_of
 from modelc.frontend.building.limits import check_shape
-from modelc.ir.expr import DTYPES
 from modelc.ir.graph import Value
 
 SMALL = 1 << 10  # elements of a constant that inference may look at: axes, shapes, pads
@@ -25,15 +23,12 @@ REFUSALS: tuple[type[Exception], ...] = (
 )
 
 
-def inferred_bytes(
-    node: onnx.NodeProto, versions: Mapping[str, int], inputs: Sequence[Value | None], where: str
-) -> int | None:
-    """Bytes of the node's outputs; None where ONNX cannot tell. Raises ModelError for inputs that the operator does not
-    take."""
+def check_node(node: onnx.NodeProto, versions: Mapping[str, int], inputs: Sequence[Value | None], where: str) -> None:
+    """Raises ModelError for inputs that the node's operator does not take, and for results that are too large."""
     domain = domain_of(node)
     schema = schema_of(node.op_type, domain, versions.get(domain, 1))
     if schema is None or domain != "":
-        return None
+        return
     node = _without(node, inputs, schema, where)
     _check_axis(node, inputs, where)
     given = {name: value for name, value in zip(node.input, inputs, strict=True) if value is not None}
@@ -45,12 +40,12 @@ def inferred_bytes(
         inferred = shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=sets)
     except REFUSALS as error:
         if "ShapeInferenceError" in str(error) and len(small) == len(given):
-            return None  # computing the node says it: ONNX's own bodies have a Range of vectors of one number
+            return  # computing the node says it: ONNX's own bodies have a Range of vectors of one number
         said = str(error).strip().splitlines()[0].split("] ", 1)[-1]
         shown = ", ".join(f"{name!r} {value.dtype}{list(value.shape)}" for name, value in given.items())
         raise ModelError(f"{where}: ONNX does not allow this: {said}; its inputs are {shown or 'none'}") from None
-    sizes = [_bytes(kind, f"{where}: its result {name!r}") for name, kind in inferred.items()]
-    return None if None in sizes or len(sizes) < len(node.output) else sum(size for size in sizes if size is not None)
+    for name, kind in inferred.items():
+        _check_result(kind, f"{where}: its result {name!r}")
 
 
 def _without(node: onnx.NodeProto, inputs: Sequence[Value | None], schema: Any, where: str) -> onnx.NodeProto:
@@ -77,13 +72,7 @@ def _check_axis(node: onnx.NodeProto, inputs: Sequence[Value | None], where: str
             raise ModelError(f"{where}: expected an axis from {-rank} to {rank}, found {attribute.i}")
 
 
-def _bytes(kind: Any, what: str) -> int | None:
+def _check_result(kind: Any, what: str) -> None:
     tensor = kind.tensor_type
-    if kind.WhichOneof("value") != "tensor_type" or not tensor.HasField("shape"):
-        return None
-    if not all(d.HasField("dim_value") for d in tensor.shape.dim):
-        return None
-    shape = [d.dim_value for d in tensor.shape.dim]
-    check_shape(shape, what)
-    item = {helper.np_dtype_to_tensor_dtype(dtype): dtype.itemsize for dtype in DTYPES.values()}.get(tensor.elem_type)
-    return None if item is None else prod(shape) * item
+    if kind.WhichOneof("value") == "tensor_type" and all(d.HasField("dim_value") for d in tensor.shape.dim):
+        check_shape([d.dim_value for d in tensor.shape.dim], what)

@@ -9,11 +9,11 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
+from modelc.errors import ModelError
 from modelc.frontend.building.build import Builder, OnnxNode
-from modelc.frontend.building.fold import run_node
+from modelc.frontend.building.fold import folded
 from modelc.frontend.building.merged import extended
 from modelc.frontend.building.sizes import count_of, less, masked, refuse, rest_of, there, whole
 from modelc.frontend.operators.addressed import gather, gather_elements, gather_nd, regions, scatter
@@ -40,7 +40,7 @@ def touched(b: Builder, n: OnnxNode) -> bool:
 # --- sizes as numbers ---------------------------------------------------------------------------------------------
 
 
-def numbers_of(b: Builder, n: OnnxNode, proto: onnx.NodeProto, versions: Mapping[str, int]) -> Array | None:
+def numbers_of(b: Builder, n: OnnxNode) -> Array | None:
     """What the node makes of whole numbers among which sizes are, as such; None where that is not to be said."""
     inputs = [b.sizes.elements.get(x, b.data(x)) if x else None for x in n.inputs]
     if n.domain or any(x is None for x, name in zip(inputs, n.inputs, strict=True) if name):
@@ -55,7 +55,10 @@ def numbers_of(b: Builder, n: OnnxNode, proto: onnx.NodeProto, versions: Mapping
         return _pairwise(b, n, inputs, _equal)
     if n.op not in _MOVES:
         return None
-    results = run_node(proto, versions, inputs, f"node {n.name!r} ({n.op})")
+    try:
+        results = folded(b, n, NORMALISERS.get(n.op, plain), inputs)
+    except ModelError:  # sizes steer it
+        return None
     return None if results is None else results[0]
 
 

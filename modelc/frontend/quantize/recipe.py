@@ -95,7 +95,11 @@ class Recipe:
             said += f"; in {dtype}: {', '.join(names[:NAMED])}{', ...' * (len(names) > NAMED)}" if names else ""
         drop = f"{100 * self.summary['drop']:.3g} % of the float model's" if "drop" in self.summary else "not measured"
         judged = f" on {self.summary['held_back']} samples that were held back" if "held_back" in self.summary else ""
-        return (said, f"drop by quantizing: {drop}{judged} ({self.summary.get('said', '')})")
+        return (
+            said,
+            f"drop by quantizing: {drop}{judged} ({self.summary.get('said', '')})",
+            *self.summary.get("unseen", ()),
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -1,9 +1,9 @@
-"""Numbers of an input that a model treats in a way of their own: thresholds, ties of rounding, equal numbers among
-which it chooses, boxes that overlap, pixels."""
+"""Numbers of an input that a model treats in a way of their own: thresholds, ties of rounding, equal numbers that it
+compares or among which it chooses, boxes that overlap, pixels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ import onnx
 
 from modelc.frontend.steering.flow import (
     OWN_DOMAINS,
+    Consumers,
     Reader,
     constants,
     consumers_of,
@@ -38,6 +39,8 @@ COMPARED = {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
 RAISING = {"Exp", "Pow", "Sinh", "Cosh", "ReduceLogSumExp"}
 CHOOSING = {"TopK": -1, "ArgMax": 0, "ArgMin": 0}  # and the axis if none is given
 DEFAULTS = {"ThresholdedRelu": ("alpha", 1.0), "Shrink": ("lambd", 0.5)}
+GATHERING = {"Gather", "GatherElements", "GatherND"}
+MOVING = {"Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten", "Transpose", "Expand", "Concat"}  # of indices
 TREES = ("TreeEnsembleClassifier", "TreeEnsembleRegressor")
 BYTE_PIXELS, UNIT_PIXELS = 255.0, 1.0
 BYTE_SCALES = (40.0, 300.0)  # of pixels from 0 to 255: what they are divided by, and less than twice their mean
@@ -66,8 +69,9 @@ class Boxes:
 class Aims:
     """What to draw for one input beside ordinary numbers. `steps` are powers of two that it is rounded to multiples of,
     `tied` the axes along which the model chooses among its numbers, None for one that is not known, `pixels` the
-    largest that its first operator expects, 0 where it says nothing; `scores` are those of boxes. Nothing is to be
-    larger than `farthest` for the sake of a threshold."""
+    largest that its first operator expects, 0 where it says nothing; `scores` are those of boxes; `compared` are other
+    inputs with whose numbers its own are compared. Indices may be counted `from_end`. Nothing is to be larger than
+    `farthest` for the sake of a threshold."""
 
     thresholds: tuple[Threshold, ...] = ()
     steps: tuple[float, ...] = ()
@@ -75,6 +79,8 @@ class Aims:
     pixels: float = 0.0
     boxes: Boxes | None = None
     scores: bool = False
+    compared: tuple[str, ...] = ()
+    from_end: bool = False
     farthest: float = FARTHEST
 
 
@@ -82,11 +88,33 @@ def aims(uses: Uses) -> dict[str, Aims]:
     """What to aim at for each input that has anything of the kind, found through what hands its numbers through, or
     scales and shifts them by one number."""
     consumers = consumers_of(uses)
-    of_inputs = {name: _aims(uses, name, list(readers(uses, consumers, name))) for name in uses.inputs}
+    reading = {name: list(readers(uses, consumers, name)) for name in uses.inputs}
+    compared = _compared(reading)
+    of_inputs = {name: _aims(uses, name, reading[name], compared[name], consumers) for name in uses.inputs}
     return {name: aimed for name, aimed in of_inputs.items() if aimed != Aims(farthest=aimed.farthest)}
 
 
-def _aims(uses: Uses, name: str, reading: list[Reader]) -> Aims:
+def _compared(reading: Mapping[str, Iterable[Reader]]) -> dict[str, tuple[str, ...]]:
+    """For each input those of the others that a node compares with it, both as they are."""
+    operands: dict[str, dict[str, int]] = {}  # of each comparison by its result: the inputs, and which operand each is
+    for name, readers_of_input in reading.items():
+        for r in readers_of_input:
+            if (
+                r.node.op_type in COMPARED
+                and r.node.domain in OWN_DOMAINS
+                and r.exact
+                and (r.scale, r.offset) == (1, 0)
+            ):
+                operands.setdefault(r.node.output[0], {})[name] = r.position
+    return {
+        name: tuple(
+            other for sides in operands.values() if name in sides for other in sides if sides[other] != sides[name]
+        )
+        for name in reading
+    }
+
+
+def _aims(uses: Uses, name: str, reading: list[Reader], compared: tuple[str, ...], consumers: Consumers) -> Aims:
     farthest = FARTHEST if "float" in uses.types.get(name, "") else FARTHEST_WHOLE
     if any(r.node.op_type in RAISING for r in reading):
         farthest = FARTHEST_RAISED
@@ -103,6 +131,8 @@ def _aims(uses: Uses, name: str, reading: list[Reader]) -> Aims:
         max(pixels, default=0.0),
         boxes[0] if boxes else None,
         any(_is_read_as(r, "NonMaxSuppression", 1) for r in reading),
+        tuple(dict.fromkeys(compared)),
+        _may_count_from_end(reading, consumers),
         farthest,
     )
 
@@ -195,7 +225,17 @@ def _steps(uses: Uses, reader: Reader) -> Iterable[float]:
         yield 1.0
 
 
-# --- choices, boxes, pixels -------------------------------------------------------------------------------------------
+# --- indices, choices, boxes, pixels ----------------------------------------------------------------------------------
+
+
+def _may_count_from_end(reading: Iterable[Reader], consumers: Consumers) -> bool:
+    """Whether an input is nothing but indices of gathers, of which -1 names the last row; no rows that are added, for
+    ONNX Runtime fuses sums of embeddings to an operator that refuses negative ones."""
+    indexing = [r.node for r in reading if r.node.op_type in GATHERING and r.position == 1]
+    known = all(r.node.op_type in MOVING or (r.node.op_type in GATHERING and r.position == 1) for r in reading)
+    own = all(r.node.domain in OWN_DOMAINS for r in reading)
+    added = any(node.op_type == "Add" for gather in indexing for node, _ in consumers.get(gather.output[0], ()))
+    return bool(indexing) and known and own and not added
 
 
 def _tied(reading: Iterable[Reader]) -> Iterator[int | None]:

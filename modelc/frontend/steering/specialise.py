@@ -92,15 +92,30 @@ def partly_fixed(
     }
 
 
-def free_flags(declared: Mapping[str, Dims | None]) -> list[str]:
-    """The flags that fix all free dimensions, as a shell takes them, with N and ? for the numbers to fill in."""
+def free_flags(declared: Mapping[str, Dims | None], number: str = "N") -> list[str]:
+    """The flags that fix all free dimensions, as a shell takes them, with `number` where the user's own belongs; an
+    input without a shape is shown with one dimension."""
     by_shape = {name: d for name, d in declared.items() if d is None or "" in d}
     covered = {d for shape in by_shape.values() for d in shape or ()}
-    flags = [f"--dim {quote(f'{name}=N')}" for name in dimension_names(declared) if name not in covered]
+    flags = [f"--dim {quote(f'{name}={number}')}" for name in dimension_names(declared) if name not in covered]
     for name, shape in by_shape.items():
-        listed = "..." if shape is None else ",".join("?" if isinstance(d, str) else str(d) for d in shape)
+        listed = ",".join(number if isinstance(d, str) else str(d) for d in (shape or ("",)))
         flags.append(f"--shape {quote(f'{name}=')}{listed}")
     return flags
+
+
+def free_places(declared: Mapping[str, Dims | None]) -> list[str]:
+    """What each number is that free_flags leaves open, in words."""
+    places = []
+    for name, shape in declared.items():
+        if shape is None:
+            places.append(f"the whole shape of {name!r}")
+        elif "" in shape:
+            for axis, dim in enumerate(shape):
+                if isinstance(dim, str):
+                    places.append(f"dimension {axis} of {name!r}" + f" ({dim})" * bool(dim))
+    covered = {d for shape in declared.values() if shape and "" in shape for d in shape}
+    return [*(name for name in dimension_names(declared) if name not in covered), *places]
 
 
 def dimension_names(declared: Mapping[str, Dims | None]) -> list[str]:

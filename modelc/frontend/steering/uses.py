@@ -277,9 +277,9 @@ def read_uses(path: str | Path) -> Uses:
 
 
 def index_spans(uses: Uses, claimed: Iterable[tuple[str, Span]] = ()) -> dict[str, tuple[Span, ...]]:
-    """Where the numbers of each input that becomes indices have to lie: `claimed` of the model's values, and the tables
-    that Gather reads, handed back through what hands numbers through, or adds a constant. Nothing is found through
-    what computes otherwise."""
+    """Where the numbers of each input that becomes indices have to lie: `claimed` of the model's values, and what
+    Gather and GatherElements read of inputs and constants, handed back through what hands numbers through, or adds a
+    constant. Nothing is found through what computes otherwise."""
     spans: dict[str, tuple[Span, ...]] = {}
     for value, span in (*claimed, *_tables(uses), *_kept_lengths(uses), *_limits(uses)):
         for name, handed_span in _handed_back(uses, value, span):
@@ -288,13 +288,15 @@ def index_spans(uses: Uses, claimed: Iterable[tuple[str, Span]] = ()) -> dict[st
 
 
 def _tables(uses: Uses) -> Iterator[tuple[str, Span]]:
-    shapes = {t.name: tuple(t.dims) for t in uses.graph.initializer}
+    shapes = {x: tuple(d) for x, d in uses.inputs.items() if d is not None and all(isinstance(n, int) for n in d)}
+    shapes |= {t.name: tuple(t.dims) for t in uses.graph.initializer}
     for _, node in uses.nodes:
         for attribute in node.attribute:
             if node.op_type == "Constant" and attribute.name == "value":
                 shapes[node.output[0]] = tuple(attribute.t.dims)
     for _, node in uses.nodes:
-        if node.op_type == "Gather" and len(node.input) > 1 and (shape := shapes.get(node.input[0])):
+        shape = shapes.get(node.input[0]) if node.op_type in ("Gather", "GatherElements") else None
+        if shape and len(node.input) > 1:
             axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
             if -len(shape) <= axis < len(shape):
                 yield node.input[1], Span(None, -shape[axis], shape[axis] - 1)

@@ -19,8 +19,11 @@ ENDING = {*COMPARISONS, "ArgMax", "ArgMin", "NonZero", "Shape", "Size"}  # whose
 WRAPPING = {  # where what overflows wraps in every engine
     *("Add", "Sub", "Mul", "Neg", "Abs", "Sum", "Sign", "Relu", "Div", "Mod", "MatMul", "CumSum", "BitShift"),
     *("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "ReduceSum", "ReduceMax", "ReduceMin", "TopK", "Unique"),
+    *("ReduceProd", "ReduceSumSquare", "ReduceL1", "Einsum", "Pad", "Trilu", "CenterCropPad", "Compress"),
+    *("ReverseSequence", "ScatterElements", "ScatterND", "DepthToSpace", "SpaceToDepth"),
 }
-GROWING = {"Pow", "ReduceMean", "ReduceProd", "ReduceSumSquare", "ReduceL1", "ReduceL2", "DequantizeLinear"}
+GROWING = {"Pow", "ReduceMean", "ReduceL2", "DequantizeLinear"}
+BEYOND = 2  # classes of OneHot on both sides of those that there are
 ADDRESSING = {  # operators that address by this input, or count by it
     **dict.fromkeys(("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "Scatter"), (1,)),
     "NonMaxSuppression": (2, 3, 4),
@@ -54,11 +57,12 @@ class Whole:
 
 @dataclass(frozen=True)
 class _Value:
-    """A value on the way of an input's numbers: `real` behind a cast to floats, `moved` as long as the numbers are the
-    input's own."""
+    """A value on the way of an input's numbers: `real` behind a cast to floats, `narrow` behind one to whole numbers,
+    of which large ones may become 0, `moved` as long as the numbers are the input's own."""
 
     name: str
     real: bool = False
+    narrow: bool = False
     moved: bool = True
 
 
@@ -66,52 +70,53 @@ def wholes(uses: Uses) -> dict[str, Whole]:
     """The range of each input of whole numbers, where the model does arithmetic with it. Steering inputs, indices, and
     operands of operators outside of these tables are left out."""
     consumers = consumers_of(uses)
-    kinds = {name: _whole(uses, consumers, name) for name in uses.inputs if "int" in uses.types.get(name, "")}
-    return {name: numbers for name, numbers in kinds.items() if numbers is not None}
+    ranges = {name: _whole(uses, consumers, name) for name in uses.inputs if "int" in uses.types.get(name, "")}
+    return {name: allowed for name, allowed in ranges.items() if allowed is not None}
 
 
 def _whole(uses: Uses, consumers: Consumers, name: str) -> Whole | None:
-    numbers, begun = Whole(), {_Value(name)}
-    waiting = [_Value(name)]
-    while waiting:
-        value = waiting.pop()
+    allowed, reached, pending = Whole(), {_Value(name)}, [_Value(name)]
+    while pending:
+        value = pending.pop()
         for node, position in consumers.get(value.name, ()):
-            narrowed = _allowed(uses, node, position, value, numbers)
+            narrowed = _allowed(uses, node, position, value, allowed)
             if narrowed is None:
                 return None
-            numbers = narrowed
-            onward = [x for x in _onward(node, position, value) if x not in begun]
-            begun.update(onward)
-            waiting += onward
-    return numbers
+            allowed = narrowed
+            results = [result for result in _onward(node, position, value) if result not in reached]
+            reached.update(results)
+            pending += results
+    return allowed
 
 
-def _allowed(uses: Uses, node: onnx.NodeProto, position: int, value: _Value, numbers: Whole) -> Whole | None:
+def _allowed(uses: Uses, node: onnx.NodeProto, position: int, value: _Value, allowed: Whole) -> Whole | None:
     """What is left of the numbers that are allowed where a node reads them; None where nothing is known."""
     op = node.op_type
     if node.domain == LEARNED:
-        return replace(numbers, large=False)
+        return replace(allowed, large=False)
     if node.domain not in OWN_DOMAINS or position in ADDRESSING.get(op, ()) or position in STEERS.get(op, {}):
         return None
     if op == "OneHot" and position == 0:
         depth = number(uses, node.input[1])
-        return numbers.within(-int(depth), int(depth) - 1) if depth is not None and value.moved else None
+        if depth is None or not value.moved:
+            return None
+        return allowed.within(-int(depth) - BEYOND, int(depth) - 1 + BEYOND)
     if op in ("Div", "Mod", "Pow", "BitShift") and position == 1:
         if not value.moved:
-            return numbers if value.real else None
+            return allowed if value.real else None
         if op in ("Div", "Mod"):
-            return replace(numbers, nonzero=True)
-        return numbers.within(0, MOST_POWER if op == "Pow" else MOST_SHIFT)
+            return replace(allowed, nonzero=True, large=allowed.large and not value.narrow)
+        return allowed.within(0, MOST_POWER if op == "Pow" else MOST_SHIFT)
     if value.real:
-        return numbers
+        return allowed
     if op == "Cast":
-        kind = target_type(node)
-        if "float" in kind:
-            return replace(numbers, large=False)
-        return numbers if kind == "bool" or "int" in kind else None
+        target = target_type(node)
+        if "float" in target:
+            return replace(allowed, large=False)
+        return allowed if target == "bool" or "int" in target else None
     if op in GROWING:
-        return replace(numbers, large=False)
-    return numbers if op in SAME or op in WRAPPING or op in ENDING or op == "Where" else None
+        return replace(allowed, large=False)
+    return allowed if op in SAME or op in WRAPPING or op in ENDING or op == "Where" else None
 
 
 def _onward(node: onnx.NodeProto, position: int, value: _Value) -> Iterator[_Value]:
@@ -120,15 +125,16 @@ def _onward(node: onnx.NodeProto, position: int, value: _Value) -> Iterator[_Val
     if node.domain not in OWN_DOMAINS or op in ENDING:
         return
     moves = op in SAME and (SAME[op] is None or position in (SAME[op] or ()))
-    real = value.real
+    real, narrow = value.real, value.narrow
     if op == "Cast":
-        if target_type(node) == "bool":
+        target = target_type(node)
+        if target == "bool":
             return
-        real = "float" in target_type(node)
+        real, narrow = "float" in target, narrow or "int" in target
     elif op == "DequantizeLinear":
         real = True
     elif real and op not in REAL_THROUGH:
         return
-    for out in node.output[: 1 if op in ("TopK", "Unique") else None]:
-        if out:
-            yield _Value(out, real, value.moved and moves)
+    for result in node.output[: 1 if op in ("TopK", "Unique") else None]:
+        if result:
+            yield _Value(result, real, narrow, value.moved and moves)

@@ -1,7 +1,6 @@
 """The reference evaluator of onnx on a part of a model: a third reading where two differ.
 
-It is silent about what it is known to compute wrongly (building/misread.py), and about parts with anything that the
-importer folds: that asks the same evaluator, so that there are two readings and no third.
+It is silent about what it is known to compute wrongly (misread.py).
 """
 
 from __future__ import annotations
@@ -14,45 +13,47 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from modelc.frontend.building.fold import KEPT, RANDOM
-from modelc.frontend.building.misread import is_misread
 from modelc.frontend.control.structure import reads
+from modelc.frontend.witness.misread import is_misread
 
 Array = NDArray[Any]
-SHAPES = {"Shape", "Size"}  # their results are constants to the importer
-MOVES = {"Constant", "Identity", "Gather", "Concat", "Squeeze", "Unsqueeze", "Reshape"}  # of constants: no arithmetic
 STATED = 1 << 16  # bytes of a constant that nodes may be told by
 
 
 def refereed(path: str | Path, output: str, given: Mapping[str, Array]) -> Array | None:
     """What the nodes between `given` inputs and `output` of the model's own graph compute, by onnx; None where it
-    cannot say, or is no witness."""
+    cannot say, or is known to be wrong."""
     from onnx.reference import ReferenceEvaluator  # it takes long to import
 
-    model = onnx.load(path)
-    nodes = _between(model.graph, output, given)
-    used = {name for node in nodes for name in reads(node)}
-    constants = [tensor for tensor in model.graph.initializer if tensor.name in used]
-    if not is_witness(model, nodes, constants):
+    part = part_of(path, output, given)
+    if _is_misread(part):
         return None
-    inputs = [onnx.ValueInfoProto(name=name) for name in sorted(used & given.keys())]
-    graph = onnx.helper.make_graph(nodes, "part", inputs, [onnx.ValueInfoProto(name=output)], constants)
-    part = onnx.ModelProto(ir_version=model.ir_version, graph=graph, functions=model.functions)
-    part.opset_import.extend(model.opset_import)
     try:
-        results = ReferenceEvaluator(part).run([output], {x.name: given[x.name] for x in inputs})
+        results = ReferenceEvaluator(part).run([output], {x.name: given[x.name] for x in part.graph.input})
     except Exception:  # it lacks operators, and dtypes of those that it has: then there is no third reading
         return None
     return np.asarray(results[0] if isinstance(results, list) else results[output])
 
 
-def is_witness(
-    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], constants: Collection[onnx.TensorProto]
-) -> bool:
-    """Whether onnx's evaluator says of these nodes of a model something that is right, and that the importer has not
-    from it."""
+def part_of(path: str | Path, output: str, given: Mapping[str, Array]) -> onnx.ModelProto:
+    """The nodes between `given` inputs and `output` of the model's own graph, as a model."""
+    model = onnx.load(path)
+    nodes = _between(model.graph, output, given)
+    used = {name for node in nodes for name in reads(node)}
+    constants = [tensor for tensor in model.graph.initializer if tensor.name in used]
+    kinds = {name: onnx.helper.np_dtype_to_tensor_dtype(given[name].dtype) for name in sorted(used & given.keys())}
+    inputs = [onnx.helper.make_tensor_value_info(name, kind, given[name].shape) for name, kind in kinds.items()]
+    graph = onnx.helper.make_graph(nodes, "part", inputs, [onnx.ValueInfoProto(name=output)], constants)
+    part = onnx.ModelProto(ir_version=model.ir_version, graph=graph, functions=model.functions)
+    part.opset_import.extend(model.opset_import)
+    return part
+
+
+def _is_misread(model: onnx.ModelProto) -> bool:
+    """Whether onnx's evaluator is wrong, or may be, about one of the nodes of a model."""
+    nodes = model.graph.node
     version = {entry.domain: entry.version for entry in model.opset_import}.get("", 1)
-    stated = {t.name: onnx.numpy_helper.to_array(t) for t in constants if t.ByteSize() <= STATED}
+    stated = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.ByteSize() <= STATED}
     stated |= {
         node.output[0]: onnx.numpy_helper.to_array(attribute.t)
         for node in nodes
@@ -60,21 +61,10 @@ def is_witness(
         if node.op_type == "Constant" and attribute.name == "value"
     }
     of_functions = [node for function in model.functions for node in function.node]
-    for node in (*_nested(nodes), *of_functions):
-        if node.domain in ("", "ai.onnx") and is_misread(node, version, [stated.get(x) for x in node.input]):
-            return False
-    return not any(node.op_type not in MOVES for node in _folded(nodes, {tensor.name for tensor in constants}))
-
-
-def _folded(nodes: Sequence[onnx.NodeProto], constants: set[str]) -> Iterator[onnx.NodeProto]:
-    """The nodes, in order, whose inputs are constants to the importer, all of them."""
-    constant_names = {*constants, ""}
-    for node in nodes:
-        if node.op_type in SHAPES:
-            constant_names.update(node.output)
-        elif node.op_type not in KEPT | RANDOM and constant_names.issuperset(reads(node)):
-            constant_names.update(node.output)
-            yield node
+    return any(
+        node.domain in ("", "ai.onnx") and is_misread(node, version, [stated.get(x) for x in node.input])
+        for node in (*_nested(nodes), *of_functions)
+    )
 
 
 def _nested(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:

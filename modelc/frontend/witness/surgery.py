@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -144,6 +144,16 @@ def _exposed(model: onnx.ModelProto, names: Iterable[str]) -> tuple[str, ...]:
     new = [name for name in names if name in computed and name not in there]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in new)
     return (*there & set(names), *new)
+
+
+def change_constants(model: onnx.ModelProto, change: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
+    """Makes of the model's float initializers and Constants, those of bodies too, what `change` makes of them."""
+    tensors = [tensor for graph in _graphs(model.graph) for tensor in graph.initializer]
+    tensors += [a.t for n in _nodes(model.graph) for a in n.attribute if n.op_type == "Constant" and a.name == "value"]
+    for tensor in tensors:
+        if tensor.data_type in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
+            changed = onnx.numpy_helper.from_array(change(onnx.numpy_helper.to_array(tensor)), tensor.name)
+            tensor.CopyFrom(changed)
 
 
 def save(model: onnx.ModelProto, output: Path) -> None:

@@ -10,7 +10,7 @@ Tasks have in common; the loss is weighted by throughput:
 
     sum of throughput * (log(score) - log(throughput))^2
 
-XGBoost (the extra `modelc[tune]`) grows the trees. Examples of all Tasks train one model: what is learned of one helps
+XGBoost (the extra `tune`) grows the trees. Examples of all Tasks train one model: what is learned of one helps
 with others. It is used only while it orders examples that it was not trained on better than the analytic cost does:
 those pairs of a Task of which one is in its best quarter, since a search takes the best.
 """
@@ -26,11 +26,12 @@ from typing import Any
 
 import numpy as np
 
+from modelc.errors import extra
 from modelc.space.sketch import Points, Sketch
 from modelc.tune.search.population import Individual, Space
 from modelc.tune.search.ranking import Floats, Ints, pairs_of
 
-MISSING = "the learned cost needs XGBoost (pip install modelc[tune]); the analytic cost is used, and what is measured"
+MISSING = f"the learned cost needs XGBoost ({extra('tune')}); the analytic cost is used, and what is measured"
 ROUNDS, DEPTH, RATE, BINS = 200, 9, 0.08, 64
 SHARE = 0.3  # of the columns, that each tree may ask: there are more of them than small sets of examples tell apart
 DRAWN = 0.8  # of the examples, that each tree is grown on

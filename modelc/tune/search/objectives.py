@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from modelc.errors import ConfigError
+from modelc.signals import no_exit
 from modelc.space.sketch import Floats
 
 LITTLE = 0.02  # of what differs between alternatives, below which a Task does not decide
@@ -123,8 +124,8 @@ def own(weights: Weights, names: Sequence[str], function: Function) -> Objective
     def value(seconds: Floats, histories: Histories) -> float:
         given = dict(zip(names, map(float, 1e3 * weights.seconds(seconds)), strict=True))
         try:
-            returned = function(given)
-            number = float(returned)
+            with no_exit():
+                number = float(function(given))
         except Exception as error:
             raise ConfigError(
                 f"the objective, given {given}, failed: {type(error).__name__}: {str(error)[:300]}"
@@ -184,7 +185,8 @@ def function_at(place: str) -> Function:
     """The function that MODULE:FUNCTION or FILE.py:FUNCTION names, which executes that. Raises ConfigError."""
     where, _, name = place.rpartition(":")
     try:
-        module = _file(Path(where)) if where.endswith(".py") else _module(where)
+        with no_exit():
+            module = _file(Path(where)) if where.endswith(".py") else _module(where)
     except Exception as error:
         raise ConfigError(
             f"the objective {place[:200]} cannot be loaded: {type(error).__name__}: {str(error)[:300]}; {EXPECTED}"

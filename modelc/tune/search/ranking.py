@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
-from scipy.stats import kendalltau, spearmanr
 
+from modelc.ir.arithmetic import erf
 from modelc.measure.measurement import SURE
 
 Floats = NDArray[np.float64]
@@ -104,17 +103,12 @@ def pairs_of(
 def pooled_pairs(scores: Floats, measured: Floats) -> float:
     """The share of pairs in the right order, and half of those that are predicted equal, of all that were not measured
     equal, whatever Tasks they are of: Ansor's pairwise comparison accuracy."""
-
-    def equal(values: Floats) -> float:
-        counts = np.unique(values, return_counts=True)[1].astype(np.float64)
-        return float((counts * (counts - 1) / 2).sum())
-
-    pairs = len(scores) * (len(scores) - 1) / 2
-    compared, predicted = pairs - equal(measured), pairs - equal(scores)
-    if not compared or not predicted:
-        return 0.5 if compared else 0.0
-    tau = float(kendalltau(scores, measured).statistic)  # right less wrong pairs, over the root of both
-    return 0.5 + 0.5 * tau * math.sqrt(predicted / compared)
+    right_less_wrong = compared = 0.0
+    for k in range(len(scores)):  # with those before it: all pairs at once are too many
+        said, truth = np.sign(scores[k] - scores[:k]), np.sign(measured[k] - measured[:k])
+        right_less_wrong += float(said @ truth)
+        compared += float(truth @ truth)
+    return 0.5 + 0.5 * right_less_wrong / compared if compared else 0.0
 
 
 def compared_of(measured: Floats, noise: Floats | None = None, least: float = ALIKE) -> NDArray[np.bool_]:
@@ -132,7 +126,7 @@ def as_measured(measured: Floats, noise: Floats, groups: Ints) -> tuple[float, f
     for at in tasks(groups):
         gaps = np.log(measured[at][:, None] / measured[at][None, :])
         errors = np.maximum(np.hypot(noise[at][:, None], noise[at][None, :]), 1e-9)
-        chance = ndtr(gaps / errors)
+        chance = 0.5 + 0.5 * erf(gaps / errors / math.sqrt(2))  # the normal distribution's
         likely.append(chance[compared_of(measured[at])])
         told.append(chance[compared_of(measured[at], noise[at])])
     return _mean(np.concatenate(likely).tolist()), _mean(np.concatenate(told).tolist())
@@ -153,7 +147,13 @@ def correlation(scores: Floats, measured: Floats) -> float:
     """Spearman's rank correlation; NaN where all are predicted, or measured, equal."""
     if np.ptp(scores) == 0 or np.ptp(measured) == 0:
         return float("nan")
-    return float(spearmanr(scores, measured).statistic)
+    return float(np.corrcoef(_ranks(scores), _ranks(measured))[0, 1])
+
+
+def _ranks(values: Floats) -> Floats:
+    """The places in ascending order; equal values have the mean of theirs."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[place])
 
 
 def best_quarter(measured: Floats) -> NDArray[np.intp]:

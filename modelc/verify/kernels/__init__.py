@@ -12,6 +12,7 @@ inverse.py   which points of a Block write an element
 products.py  contractions of scattered samples
 demand.py    some elements of what Blocks compute, by one of these arithmetics
 blueprint.py how a variant of a package was made
+imported.py  its constants beside those of the ONNX file
 constants.py params.bin, unpacked, beside the model's constants
 schedule.py  what Tasks mean beside the imported nodes, in float64
 computed.py  what a kernel wrote beside what its arithmetic makes of what it read

@@ -65,6 +65,7 @@ class Judge:
     runs: int = 0
     _graphs: list[Imported] = field(default_factory=list)
     _given: dict[str, Array] = field(default_factory=dict)  # the model's values so far
+    _usable: dict[str, Array | None] = field(default_factory=dict)  # those as the model has them, if asked for
     _writers: dict[str, tuple[KernelCall, str]] = field(default_factory=dict)  # of those that kernels wrote
     _assembled: dict[str, tuple[BoundTask, Array]] = field(default_factory=dict)  # read whole, and written in parts
     _bytes: int = 0
@@ -102,6 +103,7 @@ class Judge:
     def begin(self, feed: Mapping[str, Array]) -> None:
         """A run on these inputs begins; states are none of them."""
         self._given, self._writers, self._assembled, self._bytes, self._shadows = dict(feed), {}, {}, 0, {}
+        self._usable = {}
         self._evicted = False
         self.runs += 1
         program = self.blueprint.program
@@ -173,11 +175,13 @@ class Judge:
         name = call.use.bound.values[buffer]
         if name in self.blueprint.graph.values:
             self._given[name], self._writers[name] = array, (call, buffer)
+            self._usable.pop(name, None)
             self._bytes += array.nbytes
             while self._bytes > REMEMBERED_BYTES:
                 oldest = next(iter(self._writers))
                 del self._writers[oldest]
                 self._bytes -= self._given.pop(oldest).nbytes
+                self._usable.pop(oldest, None)
                 self._evicted = True
 
     def written(self) -> dict[str, tuple[BoundTask, Array]]:
@@ -316,12 +320,20 @@ class Judge:
         given |= {call.use.bound.values[b]: array for b, array in call.read.items()}
         for output in call.wrote:
             given.pop(call.use.bound.values[output], None)
-        usable = {n: there for n, x in given.items() if (there := _of_model(n, x, imported)) is not None}
+        usable = {n: there for n, x in given.items() if (there := self._of_model(n, x, imported)) is not None}
         read = {call.use.bound.values[b] for b in call.read}
         narrow = self.kernels.multiplied(call.use.bound)
         if not self.kernels.rounded.isdisjoint(read - usable.keys()):  # kernels before this one are evaluated too
             narrow = narrow or self.kernels.narrow
         return Cut(imported, usable, {n: given[n] for n in usable}, narrow)
+
+    def _of_model(self, name: str, stored: Array, imported: Imported) -> Array | None:
+        """What is stored of a value as the model has it; None where it is none of the model's."""
+        if imported is not self._graphs[0] or self._given.get(name) is not stored:
+            return _of_model(name, stored, imported)
+        if name not in self._usable:
+            self._usable[name] = _of_model(name, stored, imported)
+        return self._usable[name]
 
     def _traced_to_model(
         self, call: KernelCall, buffer: str, index: tuple[Array, ...], report: KernelReport

@@ -21,6 +21,7 @@ Array = NDArray[Any]
 PAIRS = 1 << 20  # products of rows that are multiplied pair by pair at once
 PARTS = 4  # of a contraction's depth, whose partial sums are looked at
 SPARSE = 4  # a row that meets less than one of so many columns is multiplied pair by pair
+SMALL = 1 << 13  # products of a group, which take less time pair by pair than one product of matrices
 
 
 @dataclass(frozen=True)
@@ -84,21 +85,21 @@ def matrix_products(
     a: Rounded, b: Rounded, of_a: Array, of_b: Array, group: Array, count: int, analysis: Analysis
 ) -> Rounded | None:
     """Sums of products of rows `of_a` of a and `of_b` of b, those of one group together: rows that meet most columns as
-    matrix products, the others pair by pair."""
-    sums = _Sums.of(count)
-    order = np.argsort(group, kind="stable")
-    for members in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
+    matrix products, the others, and small groups, pair by pair."""
+    sums, depth = _Sums.of(count), a.value.shape[1]
+    small = np.bincount(group)[group] * depth <= SMALL
+    sums.pair(a, b, of_a, of_b, np.flatnonzero(small))
+    large = np.flatnonzero(~small)
+    order = large[np.argsort(group[large], kind="stable")]
+    for members in np.split(order, np.flatnonzero(np.diff(group[order])) + 1) if large.size else ():
         columns = len(np.unique(of_b[members]))
         meets = np.bincount(of_a[members], minlength=len(a.value))
         is_dense = meets[of_a[members]] * SPARSE >= columns
         dense, scattered = members[is_dense], members[~is_dense]
         if dense.size:
             sums.multiply(a, b, of_a, of_b, dense)
-        most = max(1, PAIRS // max(a.value.shape[1], 1))
-        for k in range(0, len(scattered), most):
-            sums.pair(a, b, of_a, of_b, scattered[k : k + most])
+        sums.pair(a, b, of_a, of_b, scattered)
     if is_float(a.dtype):
-        depth = a.value.shape[1]
         return analysis.accumulated(
             sums.value, a.dtype, depth, sums.squares, sums.largest, sums.variance, sums.bias, products=True
         )
@@ -140,6 +141,11 @@ class _Sums:
 
     def pair(self, a: Rounded, b: Rounded, of_a: Array, of_b: Array, members: Array) -> None:
         """Samples `members` one by one."""
+        most = max(1, PAIRS // max(a.value.shape[1], 1))
+        for k in range(0, len(members), most):
+            self._pair(a, b, of_a, of_b, members[k : k + most])
+
+    def _pair(self, a: Rounded, b: Rounded, of_a: Array, of_b: Array, members: Array) -> None:
         x, y = _Side.of(a, of_a[members]), _Side.of(b, of_b[members])
         terms = x.value * y.value
         parts = [terms[:, part].sum(axis=1) for part in _parts_of(terms.shape[1], is_float(a.dtype))]

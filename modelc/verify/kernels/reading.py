@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from modelc.verify.compare import differences
 from modelc.verify.kernels.rounding import PLACES, TINY, Rounded, or_zero
 
 Array = NDArray[Any]
@@ -84,8 +85,7 @@ class Reading:
         """How far each number is away, in units of what is allowed; 0 where nothing can be told."""
         numbers, wanted = self.numbers, self.expected.value
         if numbers.dtype.kind in "biu":
-            apart = np.abs(numbers.astype(np.float64) - wanted.astype(np.float64))
-            apart = np.where(numbers == wanted, 0.0, np.maximum(apart, 1.0))
+            apart = differences(numbers, wanted)
         else:
             numbers = numbers.astype(np.float64)
             same = (numbers == wanted) | (np.isnan(numbers) & np.isnan(wanted))

@@ -1,4 +1,4 @@
-"""What was found of each kernel: plain data."""
+"""What was found of the importer's constants, and of each kernel: plain data."""
 
 from __future__ import annotations
 
@@ -14,6 +14,36 @@ from modelc.verify.kernels.reading import Verdict
 Array = NDArray[Any]
 OUT_OF_RANGE = "float16 ends at 65504, and a sum of several numbers too: compile with --precision f32"
 SMALL = 64  # elements of a result of which each is looked at for whether it varies
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A constant, a table or an attribute, and where it differs, "" where it does not."""
+
+    name: str
+    elements: int
+    difference: str
+
+
+@dataclass(frozen=True)
+class TakenOver:
+    """How many constants, tables and attributes were compared, how many elements these have, and what differs."""
+
+    compared: int = 0
+    elements: int = 0
+    differ: tuple[Compared, ...] = ()
+
+    @property
+    def fault(self) -> str:
+        """What to say of it in one line, "" where nothing differs."""
+        if not self.differ:
+            return ""
+        first, more = self.differ[0], len(self.differ) - 1
+        others = f" (and {more} more)" * bool(more)
+        return (
+            f"is made of other numbers than the model's file: {first.name} {first.difference}{others}; "
+            "its importer misread them, which is a fault of modelc"
+        )
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from modelc.ir.graph import Graph
 from modelc.ir.program import BoundTask, Program
 from modelc.ops import MEANINGS
 from modelc.ops.operator import written
+from modelc.verify.compare import differences
 from modelc.verify.kernels.demand import Definitions, Order
 from modelc.verify.kernels.inverse import CannotSay
 from modelc.verify.kernels.meaning import ROUNDOFF, Imported
@@ -147,7 +148,7 @@ def disagreement(by_schedule: Rounded, by_model: Rounded, index: tuple[Array, ..
     be, in a sentence; "" where they nowhere are."""
     a, b = by_schedule.value, by_model.value
     with np.errstate(all="ignore"):
-        apart = np.abs(a.astype(np.float64) - b.astype(np.float64))
+        apart = differences(a, b)
         allowed = np.broadcast_to(by_schedule.bound + by_model.bound, apart.shape)
         same = (a == b) | (np.isnan(a.astype(np.float64)) & np.isnan(b.astype(np.float64)))
         excess = np.where(same | ~np.isfinite(allowed), 0.0, apart - allowed)

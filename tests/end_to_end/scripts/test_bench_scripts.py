@@ -21,7 +21,9 @@ from repository import ROOT
 
 SMALL_FLOPS = 0.3e9
 CASES = {case.name: case for case in ansor_ops.cases()}
-needs_openvino = pytest.mark.skipif(find_spec("openvino") is None, reason="openvino is not installed: modelc[bench]")
+needs_openvino = pytest.mark.skipif(
+    find_spec("openvino") is None, reason="openvino is not installed: modelc-compiler[bench]"
+)
 
 
 def script(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,7 @@ from modelc.tune.search import learned
 from modelc.tune.search.resume import record_of
 
 
-@pytest.mark.skipif(not learned.available(), reason="XGBoost is not installed (modelc[tune])")
+@pytest.mark.skipif(not learned.available(), reason="XGBoost is not installed (modelc-compiler[tune])")
 def test_the_script_ranks_the_records_of_a_database(tmp_path: Path, in_process: Callable[..., Any]) -> None:
     """The second database measured most of the same Candidates again, each a little otherwise."""
     tasks = [task_of("MatMul", {}, [(m, 24), (24, 32)], consts=(1,)).canonical() for m in (24, 36)]

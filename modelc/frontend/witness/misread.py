@@ -1,5 +1,4 @@
-"""What the reference evaluator of onnx computes otherwise than the standard says. Nothing of it is folded while
-importing, and nothing of it is asked where two readings of a model differ."""
+"""What the reference evaluator of onnx computes otherwise than the standard says: it is not asked about it."""
 
 from __future__ import annotations
 
