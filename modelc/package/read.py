@@ -64,8 +64,8 @@ def read_package(path: str | Path, check: bool = False) -> Package:
 
     Example:
         >>> package = modelc.read_package("net.modelc")
-        >>> [step.nodes for step in package.manifest.variants[0].steps if step.flops]
-        [('first', 'relu'), ('second',), ('pool',), ('product',)]
+        >>> [(tensor.name, tensor.dtype, tensor.shape) for tensor in package.manifest.variants[0].outputs]
+        [('y', 'float32', (1, 10))]
     """
     path = unpacked(path)
     with _opened(path) as folder:

@@ -76,5 +76,5 @@ def test_importing_the_runtime_loads_nothing_else() -> None:
     assert done.stdout.splitlines() == [
         "[]",
         "['modelc', 'modelc.runtime', 'modelc.runtime.bits', 'modelc.runtime.files', 'modelc.runtime.loader', "
-        "'modelc.runtime.session']",
+        "'modelc.runtime.session', 'modelc.runtime.shown']",
     ], done.stderr
