@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +33,7 @@ class ReportRequest:
     output: str | Path = "report.html"
     against: str | Path | None = None
     threads: int = 1
+    model: str | Path | None = None
     progress: Progress | None = None
 
 
@@ -41,6 +43,8 @@ def report_request(request: ReportRequest) -> Path:
     say = partial(request.progress or (lambda stage, text: None), "report")
     if subject.is_dir():
         title, sections = _of_package(subject, request, say)
+    elif request.model is not None:
+        raise InputError(f"--model is for packages, and {subject} is none: a package is a folder")
     elif request.against is not None:
         raise InputError(f"--against is for packages, and {subject} is none: a package is a folder")
     elif _is_database(subject):
@@ -66,9 +70,9 @@ def _is_database(path: Path) -> bool:
 
 def _of_package(path: Path, request: ReportRequest, say: Callable[[str], None]) -> tuple[str, list[Section]]:
     say(f"timing {path}")
-    facts = package_facts(path, request.threads)
+    facts = package_facts(path, request.threads, None if request.model is None else Path(request.model))
     title = str(facts["name"])
-    sections = [Section("Summary", facts=tuple(facts["summary"].items()))]
+    sections = [Section("Summary", facts=(*facts["summary"].items(), ("command", _command(request))))]
     if request.against is not None:
         title = f"{title}: {path.stem} beside {Path(request.against).stem}"
         sections += _side_by_side(Path(request.against), path, say)
@@ -87,15 +91,27 @@ def _of_package(path: Path, request: ReportRequest, say: Callable[[str], None]) 
     return title, sections
 
 
+def _command(request: ReportRequest) -> str:
+    """The command that makes this page again."""
+    words = ["modelc", "report", str(request.subject), "-o", str(request.output)]
+    for flag, path in (("--against", request.against), ("--model", request.model)):
+        words += [flag, str(path)] if path is not None else []
+    return shlex.join([*words, *(["--threads", str(request.threads)] if request.threads != 1 else [])])
+
+
 def _kernels(facts: Mapping[str, Any]) -> Iterator[Section]:
     kernels = facts["kernels"]
     timed = facts["total_us"] is not None
-    columns = [Column("kernel"), Column("us", True), Column("share", True)] * timed or [Column("kernel")]
+    times = [Column(name, True) for name in ("us", "p10", "p90", "share")]
+    columns = [Column("kernel"), *times * timed]
     columns += [Column("MFLOP", True), Column("bytes", True), Column("dtype"), Column("instruction")]
     columns += [Column("GFLOP/s", True), Column("of peak", True)] * timed + [Column("nodes", wide=True)]
     table = []
     for k in sorted(kernels, key=lambda k: -k["us"]) if timed else kernels:
-        row = [k["kernel"], *([f"{k['us']:.1f}", f"{k['share']:.1%}"] if timed else [])]
+        row = [
+            k["kernel"],
+            *([*(f"{k[name]:.1f}" for name in ("us", "p10_us", "p90_us")), f"{k['share']:.1%}"] if timed else []),
+        ]
         row += [f"{k['flops'] * 1e-6:.3g}", size(k["bytes"]), k["dtype"], k["instruction"]]
         row += [f"{k['gflops']:.1f}", f"{k['peak_share']:.0%}"] if timed else []
         table.append((*row, ", ".join(k["nodes"])))
@@ -246,6 +262,7 @@ def report(request: ReportRequest) -> Path:
         output: The page.
         against: A package that a package is shown beside.
         threads: On how many threads the package is timed.
+        model: The ONNX model that a package was compiled from, whose time by ONNX Runtime is shown too.
         progress: Is told what is timed, `progress(stage, text)`; an exception from it ends the call.
 
     Returns:
@@ -254,7 +271,7 @@ def report(request: ReportRequest) -> Path:
     Raises:
         PackageError: A package is damaged.
         ConfigError: The subject is nothing of these, or the page cannot be written.
-        InputError: `against` is given for what is no package.
+        InputError: `against` or `model` is given for what is no package.
 
     Example:
         >>> modelc.report("net.modelc", "net.html").name

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,23 +15,26 @@ from modelc.package.spec import ArenaTensor, Plan, distinct_kernels
 from modelc.report.tuning import read_tuning
 from modelc.runtime.shown import size
 from modelc.target import probe
+from modelc.verify.bench import beside_ort
+from modelc.verify.noise import Noise
 from modelc.verify.profile import profile
 
 TIMES_OF = "timed on this machine, one thread"
 
 
-def package_facts(path: Path, threads: int = 1) -> dict[str, Any]:
+def package_facts(path: Path, threads: int = 1, model: Path | None = None) -> dict[str, Any]:
     """A package: its summary, its kernels (with times where this machine can run it), its arena, verification and
-    tuning. Raises PackageError."""
+    tuning; with the ONNX `model` also ONNX Runtime's time on this machine. Raises PackageError."""
     package = read_package(path, check=True)
     manifest = package.manifest
     plan = manifest.variants[0]
     timed, why = _profiled(path, threads)
+    beside = beside_ort(path, model) if model is not None and timed is not None else None
     verification = read_verification(package) or {}
     return {
         "name": manifest.name,
         "path": str(path),
-        "summary": dict(_summary(package, timed)),
+        "summary": dict(_summary(package, timed, beside)),
         "kernels": _kernels(plan, timed, verification),
         "total_us": timed["total_us"] if timed else None,
         "untimed_because": why,
@@ -46,9 +52,14 @@ def _profiled(path: Path, threads: int) -> tuple[dict[str, Any] | None, str]:
         return None, str(error)
 
 
-def _summary(package: Package, timed: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
+def _summary(
+    package: Package, timed: Mapping[str, Any] | None, beside: Mapping[str, float] | None
+) -> Iterator[tuple[str, str]]:
     """Name and value of each line."""
     manifest, plan = package.manifest, package.manifest.variants[0]
+    if timed is not None:
+        yield "machine", f"{cpu_name()}, {os.cpu_count()} processors, {platform.system()} {platform.release()}"
+    yield "date", time.strftime("%Y-%m-%d %H:%M %z")
     yield "target", f"{manifest.target.name} ({manifest.target.triple})"
     precision = read_choices(package).get("config", {}).get("precision", "")
     yield "precision", str(precision)
@@ -59,6 +70,16 @@ def _summary(package: Package, timed: Mapping[str, Any] | None) -> Iterator[tupl
         yield "variants", f"{len(manifest.variants)}; this page shows the first"
     if timed is not None:
         yield "time", f"{timed['total_us'] / 1e3:.3f} ms in kernels, {timed['threads']} thread(s)"
+        low, high = (timed[f"total_{name}_us"] / 1e3 for name in ("p10", "p90"))
+        yield "spread", f"{low:.3f} ms at p10, {high:.3f} ms at p90; {Noise.of(timed['noise']).sentence()}"
+    if beside is not None:
+        yield (
+            "ONNX Runtime",
+            (
+                f"{beside['ort_ms']:.3f} ms, and the package by turns with it {beside['modelc_ms']:.3f} ms: "
+                f"{beside['ratio']:.2f} times as fast, one thread"
+            ),
+        )
     yield "kernels", f"{distinct_kernels(manifest.variants)} distinct, {len(plan.steps)} steps"
     yield "work", f"{sum(n * s.flops for n, s in zip(plan.calls, plan.steps, strict=True)) * 1e-9:.3g} GFLOP"
     yield "parameters", size(manifest.params_bytes)
@@ -71,6 +92,16 @@ def _summary(package: Package, timed: Mapping[str, Any] | None) -> Iterator[tupl
     yield "made by", ", ".join(f"{tool} {version}" for tool, version in manifest.versions.items())
 
 
+def cpu_name() -> str:
+    """What this machine calls its processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
 def _kernels(plan: Plan, timed: Mapping[str, Any] | None, verification: Mapping[str, Any]) -> list[dict[str, Any]]:
     judged = {row.get("kernel"): row for row in verification.get("kernels", ()) if isinstance(row, dict)}
     rows = []
@@ -78,7 +109,7 @@ def _kernels(plan: Plan, timed: Mapping[str, Any] | None, verification: Mapping[
         row = _kernel(step, calls, judged.get(step.name, {})) | {"step": number}
         if timed is not None:
             measured = timed["kernels"][number]
-            row |= {name: measured[name] for name in ("us", "share", "gflops", "peak_share")}
+            row |= {name: measured[name] for name in ("us", "p10_us", "p90_us", "share", "gflops", "peak_share")}
         rows.append(row)
     return rows
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from html import unescape
 from io import BytesIO
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import modelc
 from modelc.cli import main
 from modelc.errors import TargetError
 from modelc.package import PackageTarget, read_package
-from modelc.report.facts import package_facts
+from modelc.report.facts import cpu_name, package_facts
 from modelc.report.page import Column, Section, html
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install pillow")
@@ -65,7 +66,7 @@ def page(package: Path) -> Path:
     place = package.with_name("page.html")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("modelc.verify.diff.ROUNDS", 2)
-        assert ended("report", package, "--against", package, "-o", place) == 0
+        assert ended("report", package, "--against", package, "--model", package.with_name("m.onnx"), "-o", place) == 0
     return place
 
 
@@ -87,6 +88,15 @@ def test_the_page_has_every_section_and_asks_for_nothing(page: Path) -> None:
     assert HOSTILE not in text and "&lt;/script&gt;&lt;script&gt;alert(1)" in text
     before_library = text[: text.index('<script type="application/json"')]
     assert not re.search(r"(?:src|href)\s*=|@import|url\(", before_library)
+
+
+def test_the_page_says_where_when_and_how_it_was_timed(page: Path) -> None:
+    text = page.read_text()
+    facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", text))
+    assert re.match(r"\d{4}-\d\d-\d\d", facts["date"]) and cpu_name() in unescape(facts["machine"])
+    assert "times as fast" in facts["ONNX Runtime"] and "a fixed loop beside" in facts["spread"]
+    assert facts["command"].startswith("modelc report ") and "modelc" in facts["made by"]
+    assert {"p10", "p90"} <= set(re.findall(r"<th[^>]*>(.*?)</th>", text))
 
 
 @needs_browser

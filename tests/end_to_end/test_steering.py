@@ -167,10 +167,10 @@ def test_inspect_lists_what_is_to_be_fixed(tmp_path) -> None:
     path = chooser(tmp_path / "m.onnx")
     found = modelc.inspect(path)
     json.dumps(found)
-    assert found["free"] == ["--dim n=N", "--dim h=N"] and [s["name"] for s in found["steering"]] == ["flag", "s"]
+    assert found["free"] == ["--dim n=1", "--dim h=1"] and [s["name"] for s in found["steering"]] == ["flag", "s"]
     assert found["dtypes"] == {"float32": 1}
     found = modelc.inspect(path, dims={"h": 8}, constants={"flag": 1})
-    assert found["supported"] and found["free"] == ["--dim n=N"] and [s["name"] for s in found["steering"]] == ["s"]
+    assert found["supported"] and found["free"] == ["--dim n=1"] and [s["name"] for s in found["steering"]] == ["s"]
     with pytest.raises(InputError, match="inputs of a package are fixed"):
         modelc.inspect(small.package(), dims={"h": 8})
 
