@@ -106,10 +106,10 @@ def tune(
 ) -> None:
     """Compiles models with schedules that were measured to be fast on this machine.
 
-    Ctrl-C ends measuring or timing; packages are made of the best so far. Ends by timing the tuned package, the untuned
-    one and ONNX Runtime by turns, and writes the faster package; OUT.tuning.json has the rounds, which modelc report
-    shows. Tasks that several models share are tuned once. Every measurement is kept as it comes, and none is made again:
-    whatever ended a run, the same command goes on from there, and --budget is what this run may take."""
+    Ctrl-C ends measuring or timing; packages are made of the best so far. Ends by timing the tuned package, the
+    untuned one and ONNX Runtime by turns, and writes the faster package; OUT.tuning.json has the rounds, which modelc
+    report shows. Tasks that several models share are tuned once. Every measurement is kept as it comes, and none is
+    made again: whatever ended a run, the same command goes on from there, and --budget is what this run may take."""
     import_quickly("modelc.tune.command")
     from modelc.cli.terminal import err
     from modelc.cli.tuning_view import viewing
