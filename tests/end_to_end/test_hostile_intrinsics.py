@@ -83,6 +83,12 @@ def test_tiles_reach_memory_by_their_own_instructions_alone(old: str, new: str) 
         parse_intrinsics(AMX.replace(old, new), "t.yaml")
 
 
+def test_compile_refuses_to_scatter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = beside(tmp_path, AMX.replace('call("llvm.x86.tilestored64", tile, address, stride)', SCATTER))
+    said = refusal(["compile", small.model(), "--target", path, "-o", tmp_path / "p", "--no-verify"], capsys)
+    assert "own.yaml: tiles.store: llvm.x86.avx512.scatter.dps.512 is not permitted" in said
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

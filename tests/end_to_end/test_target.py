@@ -177,9 +177,9 @@ def test_a_billion_laughs_cost_nothing() -> None:
     merges = "a0: &a0 {k: 1}\n"  # nine times as many keys with each line
     for level in range(1, 12):
         merges += f"a{level}: &a{level} {{<<: [{', '.join([f'*a{level - 1}'] * 9)}]}}\n"
-    with pytest.raises(TargetError, match="unknown key 'a0'"):
+    with pytest.raises(TargetError, match="it has more than 50000 values, aliases written out"):
         parse_target(merges, "t.yaml")
-    with pytest.raises(TargetError, match="cores is a huge number; expected"):
+    with pytest.raises(TargetError, match=r"the number in line \d+ has more than 20 characters"):
         parse_target(load_target("x86-64-v3").to_yaml().replace("cores: 4", f"cores: 0x{'f' * 9000}"), "t.yaml")
 
 
