@@ -32,8 +32,8 @@ DTYPES = {
 UNFED = "bfloat16"  # which ONNX Runtime's Python takes no arrays of: only nodes make such values
 NOT_DRAWN = ("Random", "Bernoulli", "Multinomial", "Dropout", "Optional")  # random numbers, and what is no tensor
 ATTEMPTS = 25  # to find inputs and attributes that go together
-STEERING = (
-    *(
+STEERING = frozenset(
+    [
         "shape",
         "axes",
         "axis",
@@ -48,8 +48,20 @@ STEERING = (
         "sizes",
         "scales",
         "roi",
-    ),
-    *("depth", "min", "max", "trip_count", "sequence_lens", "start", "limit", "delta", "constant_value", "ratio"),
+        "size",
+        "dft_length",
+        "frame_length",
+        "frame_step",
+        "depth",
+        "min",
+        "max",
+        "sequence_lens",
+        "start",
+        "limit",
+        "delta",
+        "constant_value",
+        "ratio",
+    ]
 )
 Option = OpSchema.FormalParameterOption
 
@@ -276,7 +288,7 @@ def attribute_value(call: Call, name: str, attribute: Any, default: Any) -> Any:
         return float(np.float32(graph.pick((0.0, 0.25, 0.5, 1.0, 1.5, 2.0))))
     if kind == OpSchema.AttrType.FLOATS:
         return [float(np.float32(graph.pick((0.25, 0.5, 1.0)))) for _ in range(graph.between(1, 3))]
-    if kind == OpSchema.AttrType.STRING:
+    if kind == OpSchema.AttrType.STRING and name != "value_string":
         said = [w for w in re.findall(r"['\"`]([A-Za-z_]+)['\"`]", attribute.description) if len(w) > 1]
         return graph.pick([*said, *([default.decode()] if default else []), "constant"])
     if kind == OpSchema.AttrType.TENSOR:
