@@ -16,6 +16,10 @@ KINDS = {  # by the module that has its main()
     "models": ("fuzz_models", "damaged models are compiled or refused with a sentence"),
     "operators": ("fuzz_operators", "operators at their extremes, beside ONNX Runtime and the interpreter"),
     "packages": ("fuzz_packages", "damaged packages are refused, or compute what the whole ones do"),
+    "schemas": (
+        "fuzz_schemas",
+        "random models by ONNX's schemas, operator sets 7 to 22, verified and beside ONNX Runtime",
+    ),
     "yaml": ("fuzz_yaml", "damaged targets, intrinsics, configurations and choices are used or refused"),
     "mutants": ("mutate_packages", "wrong packages, of which `verify` has to notice all"),
     "pairs": ("model_pairs", "packages of slightly other models, of which `verify` has to notice all"),

@@ -123,11 +123,11 @@ class RandomGraph:
         try:
             run = _session(proto)
             found = run.run(made, given | draft.feeds)
-            blurred = {v.name: v.array if v.exact else _blurred(self.rng, v.array) for v in taken}
+            blurred = {v.name: v.array if v.exact else blurred(self.rng, v.array) for v in taken}
             again = found if all(v.exact for v in taken) else run.run(made, blurred | draft.feeds)
         except Exception:  # ONNX Runtime's refusals are of many types; another node is drawn
             return False
-        if not all(map(_harmless, found, again)):
+        if not all(map(harmless, found, again)):
             return False
         if any(not array.size and name not in draft.sized for name, array in zip(made, found, strict=True)):
             return False
@@ -149,14 +149,14 @@ class RandomGraph:
 Maker = Callable[[RandomGraph], "Draft | None"]
 
 
-def _blurred(rng: Rng, array: Array) -> Array:
+def blurred(rng: Rng, array: Array) -> Array:
     """What somebody may have computed who adds in another order."""
     if array.dtype.name not in ERRORS:
         return array
     return (array * (1 + ERRORS[array.dtype.name] * rng.choice((-1, 1), array.shape))).astype(array.dtype)
 
 
-def _harmless(array: Array, blurred: Array) -> bool:
+def harmless(array: Array, blurred: Array) -> bool:
     """Whether the numbers are of ordinary size, and are hardly others where what they are made of is."""
     if array.dtype.kind not in "fiu" or not array.size:
         return array.shape == blurred.shape and bool((array == blurred).all())

@@ -43,10 +43,10 @@ def shapes_of(feeds: Arrays) -> list[dict[str, tuple[int, ...]]]:
     return [{name: x.shape for name, x in feeds.items() if isinstance(x, np.ndarray)}] if feeds else []
 
 
-def run_packaged(path: Path, feeds: Arrays, folder: Path) -> dict[str, np.ndarray]:
+def run_packaged(path: Path, feeds: Arrays, folder: Path, verify: bool = False) -> dict[str, np.ndarray]:
     """What the package in `folder`, compiled from the model, makes of `feeds`. Raises ModelcError if it is refused."""
     package = folder / "model.modelc"
-    compile(path, native(), package, shapes=shapes_of(feeds), threads=1, verify=False, database=False)
+    compile(path, native(), package, shapes=shapes_of(feeds), threads=1, verify=verify, database=False)
     with load(package) as model:
         found = model.run(feeds)
         return {t.name: as_declared(found[t.name], t.dtype) for t in model.outputs}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,26 @@ def uses_of(
 
 def drawn(uses: Uses, dtype: str, shape: tuple[int, ...] = (4, 8), sample: int = 0, seed: int = 0) -> NDArray[Any]:
     return draw_inputs([TensorInfo("x", dtype, shape)], roles_of(uses, ()), seed, sample)["x"]
+
+
+@dataclass
+class Counting:
+    """A graph that counts how often somebody asks for its initialisers."""
+
+    graph: onnx.GraphProto
+    count: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.count += name == "initializer"
+        return getattr(self.graph, name)
+
+
+def test_initialisers_are_gone_through_a_few_times_however_many_nodes_there_are() -> None:
+    names = ["x", *(f"t{k}" for k in range(200))]
+    nodes = [node("Mul" if k % 2 else "Add", [a, f"c{k}"], [b]) for k, (a, b) in enumerate(pairwise(names))]
+    graph = Counting(uses_of(nodes, {"x": F}, **{f"c{k}": np.float32(k) for k in range(200)}).graph)
+    roles_of(Uses(graph), ())
+    assert graph.count < 20
 
 
 # --- whole numbers ----------------------------------------------------------------------------------------------------

@@ -182,6 +182,20 @@ def test_data_dependent_operators_of_constants_are_computed(tmp_path):
     assert check(made, tmp_path).values["Y"].shape == (2,)
 
 
+def test_a_condition_of_several_dimensions_is_refused(tmp_path):
+    made = model([node("Compress", "X,C", "Y")], [("X", F, [3, 3])], constants={"C": np.ones((3, 3), bool)})
+    with pytest.raises(ModelError, match=r"node 'Compress_0' .*a condition of one dimension, found \[3, 3\]"):
+        import_model(save(made, tmp_path))
+
+
+def test_statistics_of_float64_are_float32(tmp_path):
+    """As the attribute stash_type says by default, and ONNX Runtime does."""
+    constants = {"s": np.ones(4), "b": np.zeros(4)}
+    x = [("X", TensorProto.DOUBLE, [2, 3, 4])]
+    graph = check(model([node("LayerNormalization", "X,s,b", "Y,M,D")], x, ("Y", "M", "D"), constants), tmp_path)
+    assert [graph.values[name].dtype for name in graph.outputs] == ["float64", "float32", "float32"]
+
+
 def test_training_by_an_old_operator_set_is_refused(tmp_path):
     made = model([node("Dropout", "X,r,t", "Y", "drop")], [("X", F, [2])], opset=13,
                  constants={"r": np.float32(0.5), "t": np.array(True)})  # fmt: skip

@@ -63,6 +63,8 @@ def non_zero(b: Builder, n: OnnxNode) -> None:
 def compress(b: Builder, n: OnnxNode) -> None:
     """The elements at the places where the condition is true."""
     x, condition = n.inputs[0], n.inputs[1]
+    if len(b.shape(condition)) != 1:
+        raise n.fail(f"expected a condition of one dimension, found {list(b.shape(condition))}")
     if b.data(condition) is not None and not b.sizes.of(condition) and not b.sizes.of(x):
         b.emit(n, "Compress", n.inputs, n.attrs, n.outputs)
         return

@@ -134,6 +134,10 @@ class Uses:
         return {out: node for _, node in self.nodes for out in node.output if out}
 
     @cached_property
+    def initialisers(self) -> dict[str, onnx.TensorProto]:
+        return {tensor.name: tensor for tensor in self.graph.initializer}
+
+    @cached_property
     def inputs(self) -> dict[str, Any]:
         return declared_shapes(self.graph)
 
@@ -390,14 +394,13 @@ def _constant(uses: Uses, name: str) -> NDArray[Any] | None:
 
 def held(uses: Uses, name: str) -> NDArray[Any] | None:
     """Numbers that the model holds; None for what it computes, and for what is large."""
-    tensors = [t for t in uses.graph.initializer if t.name == name]
-    node = uses.producers.get(name)
+    tensor, node = uses.initialisers.get(name), uses.producers.get(name)
     if node is not None and node.op_type == "Constant":
-        tensors = [a.t for a in node.attribute if a.name == "value"]
-    if not tensors or prod(tensors[0].dims) > MOST_OFFSET:
+        tensor = next((a.t for a in node.attribute if a.name == "value"), None)
+    if tensor is None or prod(tensor.dims) > MOST_OFFSET:
         return None
     try:
-        array = tensor_array(tensors[0], uses.folder)
+        array = tensor_array(tensor, uses.folder)
     except ModelError:
         return None
     return np.asarray(array) if array.dtype.kind in "iuf" else None

@@ -52,6 +52,9 @@ class Cut:
         return self.imported.definitions(self.values, analysis, ROUNDOFF.get(self.narrow, 0.0))
 
 
+Writers = Mapping[str, Sequence[tuple[Order, AnyBlock]]]
+
+
 @dataclass
 class Scheduling:
     """The Tasks of `program` as one computation, by the names of its values."""
@@ -59,7 +62,7 @@ class Scheduling:
     program: Program
     graph: Graph
     _producers: dict[str, int] = field(default_factory=dict)
-    _defined: dict[int, Sequence[tuple[Order, AnyBlock]]] = field(default_factory=dict)
+    _defined: dict[int, Writers] = field(default_factory=dict)
     _locals: dict[str, Buffer] = field(default_factory=dict)
     _constants: dict[str, Array] = field(default_factory=dict)
 
@@ -117,19 +120,25 @@ class Scheduling:
             number = int(name.partition("#")[0])
         if number is None:
             return ()
-        return [(order, block) for order, block in self._task(number) if name in written(block)]
+        return self._task(number).get(name, ())
 
     def _buffer(self, name: str) -> tuple[str, tuple[int, ...]]:
         place = self.program.values.get(name) or self._locals[name]
         return place.dtype, place.shape
 
-    def _task(self, number: int) -> Sequence[tuple[Order, AnyBlock]]:
+    def _task(self, number: int) -> Writers:
+        """The Blocks of a Task, by the value that they write."""
         if number not in self._defined:
             bound = self.program.tasks[number]
             if bound.bodies:
                 raise CannotSay(f"{bound.task.name!r} is control flow, whose kernels are judged by themselves")
             names = self._names(bound, number)
-            self._defined[number] = [((number, k), b.renamed(names)) for k, b in enumerate(bound.task.blocks)]
+            writers: dict[str, list[tuple[Order, AnyBlock]]] = {}
+            for k, block in enumerate(bound.task.blocks):
+                renamed = block.renamed(names)
+                for name in dict.fromkeys(written(renamed)):
+                    writers.setdefault(name, []).append(((number, k), renamed))
+            self._defined[number] = writers
         return self._defined[number]
 
     def _names(self, bound: BoundTask, number: int) -> dict[str, str]:
