@@ -143,8 +143,8 @@ class Piece:
 
     def _is_with_ours(self, third: Array, explained: Explanation) -> bool:
         """Whether the third reading is with ours wherever these are not ONNX Runtime's: to roundoff; where ours are
-        right by their meaning, within the limits, and about as near as to ONNX Runtime's where these surely mean another
-        thing."""
+        right by their meaning, within the limits, and about as near as to ONNX Runtime's where these surely mean
+        another thing."""
         ours = self.written.array
         if ours.dtype.kind in "iu" and (self.span.rounding is not None or self.span.rounds):
             apart = (differences(ours, third) > 1) | (self.theirs == third)  # a step, at ties
