@@ -28,6 +28,7 @@ from modelc.verify.steps import FLIPPED, FLIPPED_STEPS, at_ties, judged
 Array = NDArray[Any]
 Values = Callable[[str], Array]  # what the model's values are in this run, by name
 MOST_MOVES = 3.0  # how often as far as ONNX Runtime's numbers on moved inputs ours may be from its own
+MOST_FARTHER = 3.0  # how often as far from a third engine's as ONNX Runtime's ours may be, to mean the same
 
 
 @dataclass(frozen=True)
@@ -142,11 +143,12 @@ class Piece:
 
     def _is_with_ours(self, third: Array, explained: Explanation) -> bool:
         """Whether the third reading is with ours wherever these are not ONNX Runtime's: to roundoff; where ours are
-        right by their meaning, within the limits, and nearer to ours where ONNX Runtime's surely mean another thing."""
+        right by their meaning, within the limits, and about as near as to ONNX Runtime's where these surely mean
+        another thing."""
         ours = self.written.array
         if ours.dtype.kind in "iu" and (self.span.rounding is not None or self.span.rounds):
             apart = (differences(ours, third) > 1) | (self.theirs == third)  # a step, at ties
-        elif explained.ours and explained.theirs is False and not _is_nearer(third, ours, self.theirs, self._apart):
+        elif explained.ours and explained.theirs is False and not _is_as_near(third, ours, self.theirs, self._apart):
             return False
         elif explained.ours:
             apart = _beyond(ours, third, self.limits.rtol, scaled(self.limits.atol, self.theirs))
@@ -162,10 +164,11 @@ def moves_as_far(ours: Array, theirs: Array, moved: Sequence[Array]) -> bool:
     return bool(our_rms <= MOST_MOVES * rms and our_largest <= MOST_MOVES * largest)
 
 
-def _is_nearer(third: Array, ours: Array, theirs: Array, where: Array) -> bool:
-    """Whether the third reading is no farther from ours than from theirs, at the elements `where` these differ."""
+def _is_as_near(third: Array, ours: Array, theirs: Array, where: Array) -> bool:
+    """Whether the third reading is about as near to ours as to theirs, at the elements `where` these differ: three
+    that mean the same are about as far from each other, and another meaning is farther from both that it is not."""
     our_rms, their_rms = (_apart(array[where], third[where])[0] for array in (ours, theirs))
-    return not our_rms > their_rms  # NaN: the limits say
+    return not our_rms > MOST_FARTHER * their_rms  # NaN: the limits say
 
 
 def _beyond(ours: Array, reference: Array, rtol: float, atol: float) -> Array:
