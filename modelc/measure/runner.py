@@ -23,7 +23,12 @@ from modelc.target import Target
 
 HERE = Path(__file__).parent
 SOURCES = ("runner.c", "runner_job.c", "runner_load.c", "runner_places.c", "runner_run.c")
-SHARED = ("modelc_pool.c", "modelc_cpu.c", "modelc_float.c")  # of the runtime that goes into packages
+SHARED = (
+    "modelc_pool.c",
+    "modelc_cpu.c",
+    "modelc_features.c",
+    "modelc_float.c",
+)  # of the runtime that goes into packages
 PATIENCE = 60.0  # seconds over a job's own limit
 
 

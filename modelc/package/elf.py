@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from modelc.errors import ToolchainError
 
 _LOAD, _DYNAMIC = 1, 2  # kinds of segments
+_WEAK = 2  # of a symbol
 _BITS, _SYMBOLS, _EXECUTABLE = 1, 2, 4  # kinds of sections, and a flag of them
 _NEEDED, _STRINGS, _SONAME, _VERSIONS, _VERSION_COUNT = 1, 5, 14, 0x6FFFFFFE, 0x6FFFFFFF  # tags of the dynamic section
 
@@ -99,7 +100,8 @@ def _offset(segments: list[tuple[int, int, int, int]], address: int) -> int:
 
 
 def undefined_symbols(data: bytes, what: str) -> tuple[str, ...]:
-    """The names that an object wants from what it is linked with. Raises ToolchainError where it is damaged."""
+    """The names that an object wants from what it is linked with, but for those that it can do without (weak ones).
+    Raises ToolchainError where it is damaged."""
     _, bits = elf_header(data, what)
     wide = bits == 64
     try:
@@ -114,12 +116,11 @@ def undefined_symbols(data: bytes, what: str) -> tuple[str, ...]:
                 continue
             strings = sections[link][4]
             for at in range(offset + entry, offset + length, entry):  # the first is nobody's
-                name, section = (
-                    struct.unpack_from("<I", data, at)[0],
-                    struct.unpack_from("<H", data, at + (6 if wide else 14))[0],
-                )
+                name = struct.unpack_from("<I", data, at)[0]
+                binding = data[at + (4 if wide else 12)] >> 4
+                section = struct.unpack_from("<H", data, at + (6 if wide else 14))[0]
                 begin = strings + name
-                if section == 0:
+                if section == 0 and binding != _WEAK:
                     names.add(data[begin : data.index(b"\0", begin)].decode())
         return tuple(sorted(names - {"", "_GLOBAL_OFFSET_TABLE_"}))
     except (IndexError, ValueError, struct.error):

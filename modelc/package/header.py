@@ -61,9 +61,15 @@ def header_text(form: Form) -> str:
     )
 
 
+def lines_of(form: Form, text: str) -> str:
+    """Without the lines that begin with HOSTED in a free-standing package, and those with BARE in others."""
+    own, other = ("BARE ", "HOSTED ") if form.freestanding else ("HOSTED ", "BARE ")
+    return "".join(f"{line.removeprefix(own)}\n" for line in text.splitlines() if not line.startswith(other))
+
+
 def cpp_text(form: Form) -> str:
     """PREFIX.hpp."""
-    text = (RUNTIME / "model.hpp").read_text()
+    text = lines_of(form, (RUNTIME / "model.hpp").read_text())
     return text.replace("PREFIX", form.prefix).replace('#include "model.h"', f'#include "{form.header}"')
 
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modelc.package.form import Form
+from modelc.package.header import lines_of
 from modelc.package.sources import RUNTIME
 from modelc.package.spec import PackageSpec
 from modelc.target.system import LINUX
-
-HOSTED, BARE = "HOSTED ", "BARE "  # begin lines of model.rs that one kind of package has alone
 
 
 def crate_files(spec: PackageSpec) -> Mapping[str, str]:
     """The texts by file name."""
     form, plan = spec.form, spec.variants[0]
-    own, other = (BARE, HOSTED) if form.freestanding else (HOSTED, BARE)
-    lines = (RUNTIME / "model.rs").read_text().splitlines()
-    text = "".join(f"{line.removeprefix(own)}\n" for line in lines if not line.startswith(other))
+    text = lines_of(form, (RUNTIME / "model.rs").read_text())
     counts = {"INPUT_COUNT": len(plan.inputs), "OUTPUT_COUNT": len(plan.outputs)}
     for word, count in counts.items():
         text = text.replace(word, str(count))

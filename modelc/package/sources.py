@@ -15,6 +15,8 @@ EVERYWHERE = (
     "modelc_pad.c",
     "modelc_text.c",
     "modelc_float.c",
+    "modelc_features.c",
+    "modelc_check.c",
 )
 HOSTED = (
     *EVERYWHERE,

@@ -88,8 +88,7 @@ def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
         if form.embed_params:
             (folder / PARAMS).unlink()
         (folder / form.header).write_text(header_text(form))
-        if not form.freestanding:
-            (folder / f"{form.prefix}.hpp").write_text(cpp_text(form))
+        (folder / f"{form.prefix}.hpp").write_text(cpp_text(form))
         (folder / "example.c").write_text(example_text(form))
         if "loader.py" in form.beside:
             (folder / "loader.py").write_text(loader_in_one_file())

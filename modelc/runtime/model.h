@@ -182,7 +182,8 @@ typedef struct modelc_api {
     modelc_status (*watch)(modelc_handle *handle, modelc_watcher watcher, void *context);
 
     /* Of a free-standing model: the bytes that init wants, aligned to 64; it makes a handle in them, which is there as long
-     * as they are. NULL where the memory is not aligned: last_error says so. */
+     * as they are. NULL where the memory is not aligned, or the CPU lacks a feature that the kernels use: last_error says
+     * so. Of ARM and RISC-V that is known where the program is linked with a C library of Linux or Android, or on macOS. */
     size_t (*memory_size)(void);
     modelc_handle *(*init)(void *memory);
 

@@ -1,12 +1,15 @@
 /* The model for C++17: handles that close themselves, buffers with their sizes, errors that are thrown.
  *
- *     PREFIX::model model("NAME.modelc", 2);
+HOSTED  *     PREFIX::model model("NAME.modelc", 2);
+BARE  *     PREFIX::model model;
  *     std::vector<float> x(...), y(...);
  *     model.run({modelc::bytes_of(x)}, {modelc::bytes_of(y)});
  */
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -51,12 +54,23 @@ class handle {
         options.threads = threads;
         check(api_->open(path.c_str(), &options, &handle_));
     }
-    handle(handle &&other) noexcept : api_(other.api_), handle_(std::exchange(other.handle_, nullptr)) {}
+    /* Of a free-standing library: in the program's memory, api->memory_size() bytes aligned to 64; in memory of its own. */
+    handle(const modelc_api *api, void *memory) : api_(api), handle_(api->init(memory)) {
+        bool is_right = memory && reinterpret_cast<std::uintptr_t>(memory) % 64 == 0;
+        if (!handle_) throw error(is_right ? MODELC_NO_CPU : MODELC_BAD_ARGUMENT, api_->last_error());
+    }
+    explicit handle(const modelc_api *api) : handle(api, std::make_unique<unsigned char[]>(api->memory_size() + 63)) {}
+    handle(handle &&other) noexcept
+        : api_(other.api_), own_(std::move(other.own_)), handle_(std::exchange(other.handle_, nullptr)) {}
     handle &operator=(handle &&other) noexcept {
+        std::swap(api_, other.api_);
+        std::swap(own_, other.own_);
         std::swap(handle_, other.handle_);
         return *this;
     }
-    ~handle() { api_->close(handle_); }
+    ~handle() {
+        if (api_->close) api_->close(handle_);
+    }
 
     int threads() const { return api_->thread_count(handle_); }
     int variants() const { return api_->variant_count(handle_); }
@@ -87,6 +101,11 @@ class handle {
     }
 
   private:
+    handle(const modelc_api *api, std::unique_ptr<unsigned char[]> own)
+        : handle(api, own.get() + (64 - reinterpret_cast<std::uintptr_t>(own.get()) % 64) % 64) {
+        own_ = std::move(own);
+    }
+
     template <class Byte>
     static Byte *fitting(const char *kind, const modelc_tensor *tensor, std::size_t index, span<Byte> buffer) {
         if (buffer.bytes >= tensor->bytes) return buffer.data;
@@ -96,6 +115,7 @@ class handle {
     }
 
     const modelc_api *api_;
+    std::unique_ptr<unsigned char[]> own_;
     modelc_handle *handle_ = nullptr;
 };
 
@@ -107,7 +127,9 @@ namespace PREFIX {
 
 class model : public modelc::handle {
   public:
-    explicit model(const std::string &path, int threads = 0) : modelc::handle(PREFIX_api(), path, threads) {}
+HOSTED     explicit model(const std::string &path, int threads = 0) : modelc::handle(PREFIX_api(), path, threads) {}
+BARE     model() : modelc::handle(PREFIX_api()) {} /* in memory of its own */
+BARE     explicit model(void *memory) : modelc::handle(PREFIX_api(), memory) {}
 };
 
 }  // namespace PREFIX

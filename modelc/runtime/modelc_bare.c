@@ -31,6 +31,7 @@ modelc_handle *modelc_init(void *memory) {
                 memory ? "this" : "NULL");
         return NULL;
     }
+    if (mc_check_cpu()) return NULL;
     memset(memory, 0, modelc_memory_size());
     modelc_handle *handle = memory;
     handle->params = mc_the_model.params;

@@ -222,14 +222,18 @@ uint64_t mc_now(void); /* nanoseconds of the monotonic clock */
 void *mc_map_zeroed(size_t bytes);
 void mc_unmap(void *memory, size_t bytes);
 
-/* modelc_files.c: a file of the package; whether its manifest is the library's; whether this machine can run it. */
+/* modelc_files.c: a file of the package; whether its manifest is the library's. */
 modelc_status mc_open_file(const char *folder, const char *name, int *fd, uint64_t *bytes);
 modelc_status mc_check_manifest(const char *folder);
+
+/* modelc_check.c: whether this machine has the CPU features that the kernels use. */
 modelc_status mc_check_cpu(void);
 
-/* modelc_cpu.c: what this machine is. */
+/* modelc_features.c: whether it has one; where nobody can be asked, as in a program without a system, it has each. */
 typedef enum { MC_CPU_HAS, MC_CPU_LACKS, MC_CPU_UNKNOWN_NAME, MC_CPU_REFUSED } mc_cpu_answer;
 mc_cpu_answer mc_cpu_has(const char *feature);
+
+/* modelc_cpu.c: how many CPUs there are. */
 int32_t mc_cpu_affinity(void); /* CPUs that this process may be scheduled on */
 int32_t mc_cpu_limit(void);    /* the same, bounded by the cgroup's quota: threads worth starting */
 /* modelc_float.c: floating-point control of this thread: rounding to nearest, no traps, subnormals flushed or kept. */

@@ -178,7 +178,7 @@ def test_free_standing_code_calls_no_system(tmp_path: Path, triple: str) -> None
     form = Form.of("net", "bare", ("a", "o"), freestanding=True)
     package = write_package(spec_of(triple, form=form), tmp_path / "p").path
     assert sorted(p.name for p in package.iterdir()) == [
-        *("bare.h", "bare.o", "choices.json", "example.c", "libbare.a", "manifest.json")
+        *("bare.h", "bare.hpp", "bare.o", "choices.json", "example.c", "libbare.a", "manifest.json")
     ]
     linked = read_package(package, check=True).manifest.linked
     assert {name for name in linked.calls if not name.startswith("__aeabi")} == {"expf", "memcpy", "memset", "sqrtf"}
@@ -188,6 +188,18 @@ def test_free_standing_code_calls_no_system(tmp_path: Path, triple: str) -> None
     assert (memory.arena, memory.scratch, memory.states) == (40 * 64 * 4 + 160, 256, 0) and memory.code > 1000
     with pytest.raises(ModelError, match=r"no shared library to load: it was compiled with --emit a, o; add so"):
         load(package)
+
+
+@pytest.mark.parametrize("triple", TRIPLES[:2])
+def test_free_standing_code_names_the_feature_that_a_cpu_lacks(tmp_path: Path, triple: str) -> None:
+    skip_without_tools(triple)
+    there = {"x86_64": "sse4.2", "aarch64": "neon"}[triple.partition("-")[0]]
+    form = Form.of("net", "bare", ("a",), freestanding=True)
+    package = write_package(spec_of(triple, form=form, features=(there,)), tmp_path / "p").path
+    check_outputs(run_emulated(package, inputs_of(7), variant=1).outputs, inputs_of(7))
+    package = write_package(spec_of(triple, form=form, features=(there, "quantum-avx")), tmp_path / "q").path
+    with pytest.raises(PackageError, match="needs the CPU feature 'quantum-avx', which is not known"):
+        run_emulated(package, inputs_of(7), variant=1)
 
 
 def test_embedded_parameters_open_no_file(tmp_path: Path) -> None:

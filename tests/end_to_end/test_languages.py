@@ -123,4 +123,42 @@ def test_cpp_has_handles_that_close_and_errors_that_are_thrown(tmp_path: Path) -
     assert first == "3 x 2 10240"
     assert second == "1 input 0 ('x') has 10240 bytes, and a buffer of 5 was given"
     assert third.startswith("2 cannot open /nowhere/manifest.json")
+
+
+BARE = r"""
+#include <cstdio>
+
+#include "bare.hpp"
+
+alignas(64) static unsigned char memory[1 << 20];
+
+int main() {
+    std::vector<float> x(40 * 64, 1.0f), y(40 * 64), z(40 * 64);
+    std::vector<unsigned char> mask{1, 0, 1, 1, 0};
+    std::int64_t total = 0;
+    try {
+        bare::model own, given(memory);
+        own.run({modelc::bytes_of(x), modelc::bytes_of(mask)}, {modelc::bytes_of(y), modelc::bytes_of(&total, 1)});
+        own = std::move(given);
+        own.run({modelc::bytes_of(x), modelc::bytes_of(mask)}, {modelc::bytes_of(z), modelc::bytes_of(&total, 1)});
+        std::printf("%d %d\n", (int)total, y == z);
+        bare::model crooked(memory + 1);
+    } catch (const modelc::error &e) {
+        std::printf("%d %s\n", (int)e.status, e.what());
+    }
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")
+def test_cpp_has_free_standing_models_in_memory_of_their_own_or_the_programs(tmp_path: Path) -> None:
+    form = Form.of("net", "bare", ("a",), freestanding=True)
+    path = write_package(spec_of(form=form), tmp_path / "p").path
+    (tmp_path / "app.cpp").write_text(BARE)
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-I", str(path)]
+    subprocess.run(["c++", *flags, "app.cpp", str(path / "libbare.a"), "-lm", "-o", "app"], cwd=tmp_path, check=True)
+    done = subprocess.run([tmp_path / "app"], capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert first == "3 1"
+    assert second == "1 init wants memory that is aligned to 64 bytes, not this"
     assert find_toolchain(NATIVE_TRIPLE).command

@@ -315,7 +315,7 @@ def test_cpu_features_are_those_that_linux_reports(tmp_path: Path) -> None:
     flags = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")).split()
     library = tmp_path / "cpu.so"
     find_toolchain(NATIVE_TRIPLE).compile(
-        ["-shared", "-fPIC", str(RUNTIME / "modelc_cpu.c"), "-o", str(library)], tmp_path
+        ["-shared", "-fPIC", str(RUNTIME / "modelc_features.c"), "-o", str(library)], tmp_path
     )
     has = ctypes.CDLL(str(library)).mc_cpu_has
     names = "fma avx avx2 f16c sse4_1 avx512f avx512bw avx512vl avx512dq avx512_vnni avx512_bf16 avx_vnni avx512_fp16"
