@@ -12,6 +12,7 @@ from typing import Any
 from modelc.errors import ModelcError
 from modelc.package import Package, Step, read_choices, read_package, read_verification
 from modelc.package.spec import ArenaTensor, Plan, distinct_kernels
+from modelc.report.drawing import drawing_of
 from modelc.report.tuning import read_tuning
 from modelc.runtime.shown import size
 from modelc.target import probe
@@ -31,15 +32,17 @@ def package_facts(path: Path, threads: int = 1, model: Path | None = None) -> di
     timed, why = _profiled(path, threads)
     beside = beside_ort(path, model) if model is not None and timed is not None else None
     verification = read_verification(package) or {}
+    kernels, lives = _kernels(plan, timed, verification), _arena(plan)
     return {
         "name": manifest.name,
         "path": str(path),
         "summary": dict(_summary(package, timed, beside)),
-        "kernels": _kernels(plan, timed, verification),
+        "kernels": kernels,
+        "drawing": drawing_of(plan, kernels, lives),
         "total_us": timed["total_us"] if timed else None,
         "untimed_because": why,
         "roof": _roof(timed) if timed else None,
-        "arena": _arena(plan),
+        "arena": lives,
         "verification": manifest.verification,
         "tuning": read_tuning(path),
     }
@@ -137,29 +140,34 @@ def _roof(timed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arena(plan: Plan) -> list[dict[str, Any]]:
-    """Each tensor of the arena: its bytes, and the steps from the one that writes it to the last that reads it. The
-    plan has tensors in the order in which they are written, and steps do not say which of their arguments they write:
-    a step begins the next tensors that lie where nothing is yet, or, if all its places are taken, one of these anew."""
+    """Each tensor of the arena: its bytes, the steps from the one that writes it to the last that reads it, and all
+    that do. The plan has tensors in the order in which they are written, and steps do not say which of their arguments
+    they write: a step begins the next tensors that lie where nothing is yet, or at its last argument."""
     pending = list(plan.memory)
     lives: list[dict[str, Any]] = []
     at: dict[int, dict[str, Any]] = {}  # what lies where now, by its first byte
+
+    def lying(place: int) -> dict[str, Any] | None:
+        return next((life for life in at.values() if life["offset"] <= place < life["top"]), None)
 
     def begin(tensor: ArenaTensor, number: int) -> None:
         top = tensor.offset + tensor.bytes
         for offset in [o for o, life in at.items() if o < top and tensor.offset < life["top"]]:
             del at[offset]
-        life = {"tensor": tensor.name, "start": number, "end": number + 1, "bytes": tensor.bytes}
+        life = {"tensor": tensor.name, "start": number, "end": number + 1, "bytes": tensor.bytes, "readers": []}
         at[tensor.offset] = life | {"offset": tensor.offset, "top": top}
         lives.append(at[tensor.offset])
 
     for number, step in enumerate(plan.steps):
+        written = [a for a in step.arguments if a.space in ("arena", "output")][-1:]
         places = [a.offset for a in step.arguments if a.space == "arena"]
-        for life in at.values():
-            if any(life["offset"] <= place < life["top"] for place in places):
-                life["end"] = number + 1
-        fresh = [place for place in places if not any(life["offset"] <= place < life["top"] for life in at.values())]
-        if not fresh and all(a.space != "output" for a in step.arguments):
-            fresh = places[:0] if not pending or pending[0].offset not in places else [pending[0].offset]
+        fresh = [place for place in places if lying(place) is None]
+        if pending and [a.offset for a in written if a.space == "arena"] == [pending[0].offset]:
+            fresh.append(pending[0].offset)
+            places.remove(pending[0].offset)  # once more, where it is computed in place
+        for life in filter(None, map(lying, dict.fromkeys(places))):
+            life["end"] = number + 1
+            life["readers"].append(number)
         while pending and pending[0].offset in fresh:
             fresh.remove(pending[0].offset)
             begin(pending.pop(0), number)

@@ -13,6 +13,7 @@ from typing import Any
 from modelc import __version__
 from modelc.errors import ConfigError, OutputError, extra
 from modelc.report.charts import Spec
+from modelc.report.drawing import HEIGHT, WIDTH, Drawing
 from modelc.scratch import beside
 
 EXTRA = f"it draws with Jinja2 and Vega-Lite: {extra('report')}"
@@ -34,6 +35,7 @@ class Section:
     columns: tuple[Column, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     open: bool = False
+    drawing: Drawing | None = None
 
 
 def html(title: str, subtitle: str, sections: Sequence[Section]) -> str:
@@ -51,6 +53,7 @@ def html(title: str, subtitle: str, sections: Sequence[Section]) -> str:
         subtitle=subtitle,
         sections=sections,
         version=__version__,
+        box=(WIDTH, HEIGHT),
         plots=Markup(_in_script(plots)) if plots else "",
         library=Markup(_library()) if plots else "",
     )
