@@ -28,6 +28,7 @@ from modelc.verify.steps import FLIPPED, FLIPPED_STEPS, at_ties, judged
 Array = NDArray[Any]
 Values = Callable[[str], Array]  # what the model's values are in this run, by name
 MOST_MOVES = 3.0  # how often as far as ONNX Runtime's numbers on moved inputs ours may be from its own
+LEAST_MORE = 2.0  # how often as far a smooth function's numbers move at least, when its inputs move FARTHER
 MOST_FARTHER = 3.0  # how often as far from a third engine's as ONNX Runtime's ours may be, to mean the same
 
 
@@ -162,6 +163,13 @@ def moves_as_far(ours: Array, theirs: Array, moved: Sequence[Array]) -> bool:
     rms, largest = (max(distances) for distances in zip(*(_apart(array, theirs) for array in moved), strict=True))
     our_rms, our_largest = _apart(ours, theirs)
     return bool(our_rms <= MOST_MOVES * rms and our_largest <= MOST_MOVES * largest)
+
+
+def moves_on(theirs: Array, little: Sequence[Array], more: Sequence[Array]) -> bool:
+    """Whether numbers move on where inputs do, as a smooth function's: where something is rounded or chosen at a tie,
+    they jump by as much for the least move."""
+    first, second = (max((_apart(array, theirs)[0] for array in runs), default=0.0) for runs in (little, more))
+    return second > LEAST_MORE * first
 
 
 def _is_as_near(third: Array, ours: Array, theirs: Array, where: Array) -> bool:

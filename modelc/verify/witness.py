@@ -34,13 +34,14 @@ from modelc.verify.beginning import Apart
 from modelc.verify.compare import ROUNDOFF, Distance, distance
 from modelc.verify.engine import Engine, EngineError
 from modelc.verify.kernels.reading import BOTH_RIGHT, Explanation
-from modelc.verify.pieces import Limits, Piece, Written
+from modelc.verify.pieces import Limits, Piece, Written, moves_on
 from modelc.verify.report import MOVING, ORDINARY, SILENT, LayerReport
 
 Array = NDArray[Any]
 MOVED = 0.01  # of the tolerance: how far inputs are moved to see how far a piece moves
 MOVED_LITTLE = 4 * ROUNDOFF["float32"]  # and where another arithmetic of the same meaning may be why: x * a + b for
 # (x - mean) * s, of which the parts cancel
+FARTHER = 16.0  # as often as far, to see whether a piece jumps
 MOVES = 4  # runs on inputs that are moved
 
 
@@ -126,9 +127,10 @@ def _decisions(
         return piece.may_move(explained) and piece.moves_as_far([run[piece.name] for run in moved_runs()])
 
     def moves_by_little(piece: Piece, explained: Explanation) -> bool:
-        if piece.theirs.dtype.kind != "f" or piece.span.rounds:  # ties, moved, are none
+        if piece.theirs.dtype.kind != "f" or not piece.may_move(explained):
             return False
-        return piece.may_move(explained) and piece.moves_as_far(_moved_with_constants(path, piece.name, fed))
+        little, more = (_moved_with_constants(path, piece.name, fed, MOVED_LITTLE * far) for far in (1, FARTHER))
+        return piece.moves_as_far(little) and moves_on(piece.theirs, little, more)
 
     decisions = {}
     for piece, explained in in_doubt.items():
@@ -140,15 +142,15 @@ def _decisions(
     return decisions
 
 
-def _moved_with_constants(path: Path, output: str, fed: Mapping[str, Array]) -> list[Array]:
+def _moved_with_constants(path: Path, output: str, fed: Mapping[str, Array], share: float) -> list[Array]:
     """What ONNX Runtime makes of the nodes that an output of the model at `path` is made by, where their inputs and
-    constants are MOVED_LITTLE; nothing where it refuses other constants."""
+    constants are off by a `share` of themselves; nothing where it refuses other constants."""
     runs = []
     for seed in range(MOVES):
         rng = np.random.default_rng(seed)
         part = part_of(path, output, fed)
-        change_constants(part, partial(_nudged, MOVED_LITTLE, rng))
-        given = moved_by(MOVED_LITTLE, {value.name: fed[value.name] for value in part.graph.input}, seed)
+        change_constants(part, partial(_nudged, share, rng))
+        given = moved_by(share, {value.name: fed[value.name] for value in part.graph.input}, seed)
         try:
             with TemporaryFolder("moved") as folder:
                 save(part, moved := Path(folder) / "part.onnx")
