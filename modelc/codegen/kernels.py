@@ -25,10 +25,12 @@ LOADED_WHERE_USED = "-sink-insts-to-avoid-spills:bool=true"  # constants, of LLV
 @dataclass(frozen=True)
 class KernelStep:
     """One C function: `void SYMBOL(T* arg..., uint8_t* scratch, int32_t begin, int32_t end)` over [0, extent).
-    `intrinsics` are what its loops are made of; without any they are plain vectors."""
+    `written` are those of its arguments that it writes. `intrinsics` are what its loops are made of; without any they
+    are plain vectors."""
 
     symbol: str
     args: tuple[str, ...]
+    written: frozenset[str]
     extent: int
     scratch_bytes: int
     intrinsics: tuple[Intrinsic, ...] = ()
@@ -57,7 +59,10 @@ def compile_nest(nest: Nest, symbol: str, target: Target) -> Kernel:
         phases = lower_nest(nest, symbol, target.available_intrinsics, target.architecture.address_bits)
     functions = {p.symbol: p.function.with_attr("target", machine) for p in phases}
     code = object_code(build_module(tvm.IRModule(functions), machine), machine)
-    steps = tuple(KernelStep(p.symbol, p.args, p.extent, p.scratch_bytes, p.intrinsics) for p in phases)
+    steps = tuple(
+        KernelStep(p.symbol, p.args, _written(body) & {*p.args}, p.extent, p.scratch_bytes, p.intrinsics)
+        for p, body in zip(phases, nest.phases, strict=True)
+    )
     return Kernel(symbol, code, None, steps, temporaries)
 
 
@@ -76,6 +81,10 @@ def _compiled(nest: Nest, symbol: str, target: Target) -> Kernel:
 def forget_kernels() -> None:
     """What is compiled from now on is compiled anew."""
     _compiled.cache_clear()
+
+
+def _written(body: tuple[Stmt, ...]) -> frozenset[str]:
+    return frozenset(write.buffer for stmt in walk(body) if isinstance(stmt, Leaf) for write in stmt.writes)
 
 
 def spills_accumulators(nest: Nest) -> bool:
@@ -125,5 +134,5 @@ def opaque_kernel(nest: Nest, calls: list[Call], symbol: str, temporaries: tuple
         [(regions[n].dtype, regions[n].shape) for n in call.inputs],
         [(regions[n].dtype, regions[n].shape) for n in call.outputs],
     )
-    step = KernelStep(symbol, (*call.inputs, *call.outputs), extent, scratch)
+    step = KernelStep(symbol, (*call.inputs, *call.outputs), frozenset(call.outputs), extent, scratch)
     return Kernel(symbol, None, source, (step,), temporaries)

@@ -107,7 +107,7 @@ class Manifest:
 
 _ABSENT = (
     *("stride", "loops", "control", "slots", "states", "sizes", "count", "condition", "go", "refusal"),
-    *("padding", "fills", "bounds", "on"),
+    *("padding", "fills", "bounds", "on", "written"),
 )
 
 
@@ -255,7 +255,8 @@ def _tensor(data: Mapping[str, Any]) -> TensorInfo:
 def _step(data: Mapping[str, Any]) -> Step:
     arguments = tuple(Argument(**argument) for argument in data["arguments"])
     checks = tuple(_check(check) for check in data.get("checks", ()))
-    return Step(**{**data, "arguments": arguments, "nodes": tuple(data["nodes"]), "checks": checks})
+    places = {name: tuple(data.get(name, ())) for name in ("nodes", "written")}
+    return Step(**{**data, **places, "arguments": arguments, "checks": checks})
 
 
 def _check(data: Mapping[str, Any]) -> RangeCheck:

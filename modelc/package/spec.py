@@ -96,7 +96,8 @@ class Step:
 
     It runs iterations [begin, end) of its outermost loop, which has `extent`; the bits of the result do not depend on
     how the loop is cut. `scratch` is `scratch_bytes` of workspace that no other thread uses, 64-byte aligned. A
-    `serial` step has too little work to share. What follows it says what the kernel is: the ONNX nodes it covers,
+    `serial` step has too little work to share. `written` are the places among `arguments` of those that it writes; a
+    package of an earlier version says none. What follows it says what the kernel is: the ONNX nodes it covers,
     operations and bytes of the whole step, the dtype it really computes in, the names of the intrinsics in it (none:
     plain vectors) and the instructions that these are, the layout of its result. `error_bound` is 0 but for minimal
     filtering: there an element is at most so far, times the largest input times the largest weight, from the exact sum.
@@ -109,6 +110,7 @@ class Step:
     extent: int = 1
     scratch_bytes: int = 0
     serial: bool = False
+    written: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
     flops: float = 0.0
     bytes: float = 0.0

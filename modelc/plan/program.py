@@ -350,6 +350,7 @@ def _step(use: Use, program: Program, places: Mapping[str, Argument], parameters
         name=f"{use.bound.task.name}{suffix}",
         symbol=kernel.symbol,
         arguments=arguments,
+        written=tuple(k for k, region in enumerate(use.regions) if region in kernel.written),
         extent=kernel.extent,
         scratch_bytes=kernel.scratch_bytes,
         serial=is_serial(work),

@@ -81,7 +81,8 @@ def _of_package(path: Path, request: ReportRequest, say: Callable[[str], None]) 
         "A box is a kernel, redder the longer it takes, with the ONNX nodes in it; an edge is a value, with its layout "
         "where that is not row-major. Hover for all of it; search finds names."
     )
-    sections.append(Section("The graph", text, drawing=facts["drawing"]))
+    if facts["arena"]:
+        sections.append(Section("The graph", text, drawing=facts["drawing"]))
     if facts["arena"]:
         text = "Each rectangle is a value: it takes its bytes from the step that writes it to the last that reads it."
         sections.append(Section("The arena over the steps", text, chart=charts.arena(facts["arena"])))

@@ -66,15 +66,17 @@ def drawing_of(plan: Plan, kernels: Sequence[Mapping[str, Any]], lives: Sequence
     inputs, outputs = ([tensor.name for tensor in tensors] for tensors in (plan.inputs, plan.outputs))
     steps = len(plan.steps)
     values = [
-        _Value(life["start"], reader, plan.steps[life["start"]].layout, f"{life['tensor']}, {size(life['bytes'])}")
+        _Value(writer, reader, plan.steps[writer].layout, f"{life['tensor']}, {size(life['bytes'])}")
         for life in lives
         for reader in life["readers"]
+        for writer in life["writers"]
+        if writer < reader
     ]
     for number, step in enumerate(plan.steps):
-        for argument in step.arguments:
+        for k, argument in enumerate(step.arguments):
             if argument.space == "input":
                 values.append(_Value(steps + argument.index, number, "", inputs[argument.index]))
-            elif argument.space == "output":
+            elif argument.space == "output" and k in step.written:
                 values.append(_Value(number, steps + len(inputs) + argument.index, "", outputs[argument.index]))
     values = list(dict.fromkeys(values))
     count = steps + len(inputs) + len(outputs)

@@ -140,35 +140,32 @@ def _roof(timed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arena(plan: Plan) -> list[dict[str, Any]]:
-    """Each tensor of the arena: its bytes, the steps from the one that writes it to the last that reads it, and all
-    that do. The plan has tensors in the order in which they are written, and steps do not say which of their arguments
-    they write: a step begins the next tensors that lie where nothing is yet, or at its last argument."""
-    pending = list(plan.memory)
+    """Each tensor of the arena, in the order in which they are written, which is the plan's: its bytes, the steps from
+    the one that writes it first to the last that reads it, and all that write and read it. Nothing of an earlier
+    version's package, whose steps do not say what they write."""
+    pending: dict[int, list[ArenaTensor]] = {}
+    for tensor in reversed(plan.memory):
+        pending.setdefault(tensor.offset, []).append(tensor)
     lives: list[dict[str, Any]] = []
     at: dict[int, dict[str, Any]] = {}  # what lies where now, by its first byte
-
-    def lying(place: int) -> dict[str, Any] | None:
-        return next((life for life in at.values() if life["offset"] <= place < life["top"]), None)
-
-    def begin(tensor: ArenaTensor, number: int) -> None:
-        top = tensor.offset + tensor.bytes
-        for offset in [o for o, life in at.items() if o < top and tensor.offset < life["top"]]:
-            del at[offset]
-        life = {"tensor": tensor.name, "start": number, "end": number + 1, "bytes": tensor.bytes, "readers": []}
-        at[tensor.offset] = life | {"offset": tensor.offset, "top": top}
-        lives.append(at[tensor.offset])
-
     for number, step in enumerate(plan.steps):
-        written = [a for a in step.arguments if a.space in ("arena", "output")][-1:]
-        places = [a.offset for a in step.arguments if a.space == "arena"]
-        fresh = [place for place in places if lying(place) is None]
-        if pending and [a.offset for a in written if a.space == "arena"] == [pending[0].offset]:
-            fresh.append(pending[0].offset)
-            places.remove(pending[0].offset)  # once more, where it is computed in place
-        for life in filter(None, map(lying, dict.fromkeys(places))):
-            life["end"] = number + 1
-            life["readers"].append(number)
-        while pending and pending[0].offset in fresh:
-            fresh.remove(pending[0].offset)
-            begin(pending.pop(0), number)
+        places: tuple[set[int], set[int]] = (set(), set())  # that it reads, and that it writes
+        for k, argument in enumerate(step.arguments):
+            if argument.space == "arena":
+                places[k in step.written].add(argument.offset)
+        read, written = places
+        for life in at.values():
+            if any(life["offset"] <= place < life["top"] for place in read):
+                life["end"] = number + 1
+                life["readers"].append(number)
+        for tensor in (pending[place].pop() for place in sorted(written) if pending.get(place)):
+            top = tensor.offset + tensor.bytes
+            at = {o: life for o, life in at.items() if life["top"] <= tensor.offset or top <= o}
+            life = {"tensor": tensor.name, "start": number, "end": number + 1, "bytes": tensor.bytes}
+            at[tensor.offset] = life | {"offset": tensor.offset, "top": top, "writers": [], "readers": []}
+            lives.append(at[tensor.offset])
+        for life in at.values():
+            if any(life["offset"] <= place < life["top"] for place in written):
+                life["end"] = number + 1
+                life["writers"].append(number)
     return lives

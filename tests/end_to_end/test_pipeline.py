@@ -286,7 +286,7 @@ def test_without_an_emulator_a_cross_compiled_package_needs_no_verify(tmp_path, 
 def test_kernels_in_c_become_objects() -> None:
     run = pipeline.Run(small.model(), "", load_target("native"), DEFAULT, ({},), 1)
     source = "void k_c(int *x, unsigned char *scratch, int begin, int end) { *x = begin; }"
-    kernel = Kernel("k_c", None, source, (KernelStep("k_c", ("x",), 1, 0),), ())
+    kernel = Kernel("k_c", None, source, (KernelStep("k_c", ("x",), frozenset(), 1, 0),), ())
     assert run.object_of(kernel)[:4] == b"\x7fELF" and run.object_of(kernel) == run.object_of(kernel)
 
 

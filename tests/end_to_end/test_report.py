@@ -21,6 +21,7 @@ import modelc
 from modelc.cli import main
 from modelc.errors import TargetError
 from modelc.package import PackageTarget, read_package
+from modelc.report.drawing import HEIGHT, WIDTH, Drawing
 from modelc.report.facts import cpu_name, package_facts
 from modelc.report.page import Column, Section, html
 
@@ -75,6 +76,7 @@ SECTIONS = (
     "Side by side",
     "Kernels by time",
     "Roofline",
+    "The graph",
     "The arena over the steps",
     "Verification by kernel",
     "Tuning",
@@ -87,7 +89,7 @@ def test_the_page_has_every_section_and_asks_for_nothing(page: Path) -> None:
     assert len(text.encode()) <= MOST_BYTES
     assert HOSTILE not in text and "&lt;/script&gt;&lt;script&gt;alert(1)" in text
     before_library = text[: text.index('<script type="application/json"')]
-    assert not re.search(r"(?:src|href)\s*=|@import|url\(", before_library)
+    assert not re.search(r"(?:src|href)\s*=|@import|url\((?!#)", before_library)
 
 
 def test_the_page_says_where_when_and_how_it_was_timed(page: Path) -> None:
@@ -105,8 +107,8 @@ def test_a_browser_draws_every_plot_and_its_console_is_empty(page: Path, tmp_pat
     seen = browser.opened(page, tmp_path / "profile", dark)
     assert seen.console == () and 'data-plots="drawn"' in seen.document
     plots = browser.plots_of(seen.document)
-    assert len(plots) == len(SECTIONS) - 1
-    for section, plot in zip(SECTIONS[1:], plots, strict=True):
+    plotted = [section for section in SECTIONS if section not in ("Summary", "The graph")]
+    for section, plot in zip(plotted, plots, strict=True):
         assert re.search(r'aria-roledescription="(bar|point|rect|rect mark|line mark|rule)"', plot), section
         assert "NaN" not in plot and "undefined" not in plot, section
 
@@ -148,6 +150,34 @@ def test_the_arena_has_each_value_over_its_steps(package: Path) -> None:
     assert [life["tensor"] for life in lives] == [tensor.name for tensor in plan.memory]
     assert all(0 <= life["start"] < life["end"] <= len(plan.steps) for life in lives)
     assert all(life["top"] <= plan.arena_bytes for life in lives)
+
+
+def test_the_graph_has_a_box_for_each_kernel_and_edges_from_who_writes_to_who_reads(package: Path) -> None:
+    facts = package_facts(package)
+    plan, drawing = read_package(package).manifest.variants[0], facts["drawing"]
+    boundary = [*plan.inputs, *plan.outputs]
+    assert len(drawing.boxes) == len(plan.steps) + len(boundary)
+    heats = [box.heat for box in drawing.boxes[: len(plan.steps)]]
+    assert max(heats) == 1 and heats.index(1) == max(range(len(heats)), key=lambda k: facts["kernels"][k]["us"])
+    for life in facts["arena"]:
+        assert life["writers"][0] == life["start"] and life["readers"], life["tensor"]
+    below = [(drawing.boxes[b].y - drawing.boxes[a].y) for a, b in ends(drawing)]
+    assert len(below) == len(drawing.edges) >= len(plan.steps) and min(below) > 0
+
+
+def ends(drawing: Drawing) -> list[tuple[int, int]]:
+    """The boxes at the ends of each edge."""
+    below = {(box.x + WIDTH // 2, box.y + HEIGHT): k for k, box in enumerate(drawing.boxes)}
+    above = {(box.x + WIDTH // 2, box.y): k for k, box in enumerate(drawing.boxes)}
+    points = [[tuple(map(int, p.split(","))) for p in re.findall(r"\d+,\d+", e.path)] for e in drawing.edges]
+    return [(below[first], above[last]) for first, *_, last in points]
+
+
+def test_the_graph_is_text_that_can_be_searched(page: Path) -> None:
+    text = page.read_text()
+    svg = text[text.index('<figure class="graph">') : text.index("</figure>", text.index('<figure class="graph">'))]
+    for step in read_package(page.with_name("m.modelc")).manifest.variants[0].steps:
+        assert f">{step.name[:20]}" in svg
 
 
 def test_of_a_build_and_what_is_none(tmp_path: Path, capsys) -> None:

@@ -16,7 +16,7 @@ def built(body: str) -> Built:
     """The Task's Nest with a C kernel in place of the compiled one."""
     plain = build(TASK)
     source = f"void kernel(float *x, float *y, unsigned char *scratch, int begin, int end) {{ {body} }}"
-    kernel = Kernel("kernel", None, source, (KernelStep("kernel", ("x0", "y0"), 1, 64),), ())
+    kernel = Kernel("kernel", None, source, (KernelStep("kernel", ("x0", "y0"), frozenset({"y0"}), 1, 64),), ())
     return with_kernel(TASK, plain.candidate, plain.nest, kernel, plain.target)
 
 
