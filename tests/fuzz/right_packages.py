@@ -33,7 +33,7 @@ from layer_draft import Array, LayerDraft
 from networks import NETWORKS, write
 from small_networks import SMALL
 
-from modelc.compile.command import compile
+from modelc import compile
 from modelc.errors import ModelcError, VerificationError
 from modelc.package import find_toolchain, runtime_objects
 from modelc.target import Target, load_target

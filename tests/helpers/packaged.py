@@ -14,7 +14,7 @@ import onnx
 import onnxruntime
 from forked import Case, Wrong, run_case
 
-from modelc.compile.command import compile
+from modelc import compile
 from modelc.frontend.onnx import import_model
 from modelc.frontend.witness.surgery import quantizes
 from modelc.ir.expr import DTYPES
