@@ -33,7 +33,8 @@ ALONE, ALONE_THREADS = "when nobody watches it, asked for 2 threads", 2  # where
 @dataclass(frozen=True)
 class Used:
     """How many runs were made as users make them, or `alone`, each in a process of its own; `failure` says in which
-    setting the first one went wrong, and how, "" where none did."""
+    setting the first one went wrong, and how, "" where none did. A package does not say how many: they depend on the
+    time that runs take, and equal inputs make equal packages."""
 
     runs: int
     alone: bool
@@ -41,7 +42,10 @@ class Used:
 
     def sentence(self) -> str:
         how = " (unwatched)" if self.alone else ""
-        return self.failure or f"runs as users make them{how}: {self.runs:,}, the same bits"
+        return self.failure or f"runs as users make them{how}: the same bits"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"alone": self.alone, "failure": self.failure}
 
 
 @dataclass

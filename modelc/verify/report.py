@@ -322,7 +322,7 @@ class Report:
                 "worst": max((kernel.worst for kernel in self.kernels), default=0.0),
             },
             "imported": {"compared": self.imported.compared, "elements": self.imported.elements},
-            "used": self.used and asdict(self.used),
+            "used": self.used and self.used.to_json(),
             "unjudged": list(self.unjudged),
             "sentence": self.sentence(),
             "notes": list(self.notes),

@@ -165,8 +165,8 @@ def random(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def runs_made(report: Report) -> int:
     assert report.passed and report.used is not None, report.sentence()
-    assert f"runs as users make them: {report.used.runs:,}, the same bits" in report.sentence()
-    assert report.to_json()["summary"]["used"] == {"runs": report.used.runs, "alone": False, "failure": ""}
+    assert "runs as users make them: the same bits" in report.sentence()
+    assert report.to_json()["summary"]["used"] == {"alone": False, "failure": ""}
     return report.used.runs
 
 
@@ -231,7 +231,7 @@ def test_a_package_that_runs_in_a_process_of_its_own_is_run_unwatched(
     package = tmp_path / "m.modelc"
     modelc.compile(small.model(), target, package, **fixed)
     sentence = modelc.verify(package, small.model(), check="quick").sentence()
-    assert "runs as users make them (unwatched): 2, the same bits" in sentence
+    assert "runs as users make them (unwatched): the same bits" in sentence
     run_emulated = as_used.run_emulated
 
     def one_off(*arguments: Any) -> EmulatedRun:
