@@ -20,6 +20,7 @@ COARSE = 8  # an image is noise at 1/8 of its size, enlarged, and a little noise
 WIDE, WIDE_SHARE = 10.0, 0.02  # magnitude of numbers far out, whose powers and exponentials fit 16-bit floats; how many
 LEAST_WIDE = 16  # elements of an input of which some are wide
 AIMED_SHARE = 0.04  # of the numbers of a large input are at thresholds, and as many at ties
+NEAREST = -3  # the power of ten of a threshold's size that numbers are from it at least
 AIMED_EACH = 6  # numbers for each threshold, if there is room
 MOST_TIE = 8  # ties lie at odd halves of a step up to so many steps
 GROUP = 4  # boxes, of which three overlap the first
@@ -67,7 +68,7 @@ def _at_thresholds(numbers: Array, aims: Aims, sample: int, rng: np.random.Gener
     which = np.resize(rng.permutation(len(chosen)), count)
     at, hit = (np.array([getattr(t, name) for t in chosen])[which] for name in ("at", "hit"))
     side = np.where(hit, rng.integers(-1, 2, count), rng.choice((-1, 1), count))
-    apart = side * np.maximum(np.abs(at), 1) * 10 ** rng.uniform(-2, 0, count)
+    apart = side * np.maximum(np.abs(at), 1) * 10 ** rng.uniform(NEAREST, 0, count)
     columns = np.array([-1 if t.column is None else t.column for t in chosen])[which]
     places = _places(numbers.size, count, rng)
     places = np.where(columns < 0, places, places // width * width + columns)

@@ -133,12 +133,16 @@ def _small(dtype: str) -> tuple[int, int]:
 
 
 def _with_large(numbers: NDArray[Any], dtype: str, rng: np.random.Generator) -> NDArray[Any]:
-    """The numbers, half of them replaced by large ones, and at least one: of all magnitudes, of the dtype's whole range
-    but for its least number, whose quotient by -1 overflows, or of a single bit."""
+    """The numbers, half of them replaced by large ones, and at least one: of all magnitudes, half of these negative or
+    with the bit that would be a sign; of the dtype's whole range but for its least number, whose quotient by -1
+    overflows; or of a single bit."""
     shape, limits = numbers.shape, np.iinfo(dtype)
     signs = 1 if limits.min == 0 else rng.choice((-1, 1), shape)
     of_any_magnitude = signs * np.exp2(rng.uniform(LEAST_LARGE, LARGE[dtype], shape)).astype(np.int64)
     of_any_bits = rng.integers(limits.min + (limits.min < 0), limits.max, shape, dtype, endpoint=True).astype(np.int64)
+    if limits.min == 0:
+        highest = np.asarray(limits.max // 2 + 1, dtype).astype(np.int64)
+        of_any_magnitude |= np.where(rng.random(shape) < 0.5, highest, 0)
     of_one_bit = signs * _single_bits(shape, 0, dtype, rng)
     large = np.choose(rng.integers(0, 4, shape), (of_any_magnitude, of_any_bits, of_any_bits, of_one_bit))
     replaced = rng.random(shape) < 0.5
