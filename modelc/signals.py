@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn
 
 from modelc import scratch
 
@@ -16,6 +17,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 AT_ONCE = 3  # the third signal does not wait for what the first began
 
 _caught = 0
+_exit = os._exit
 
 
 class Ended(SystemExit):
@@ -51,13 +53,24 @@ def tidy_ends(last: bool = False) -> Iterator[None]:
 
 @contextmanager
 def no_exit() -> Iterator[None]:
-    """Within it, a user's function that exits raises RuntimeError: the command would end without a word."""
+    """Within it, a user's function that exits raises RuntimeError: the command would end without a word. What it forks
+    may exit. (It can still end this process, as by the exit of C.)"""
+    process = os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != process:
+            _exit(status)
+        raise RuntimeError(f"it called os._exit({status!r})")
+
+    os._exit = refuse
     try:
         yield
     except Ended:
         raise
     except SystemExit as error:
         raise RuntimeError(f"it called sys.exit({error.code!r})") from error
+    finally:
+        os._exit = _exit
 
 
 def _end(number: int, frame: FrameType | None) -> None:
@@ -70,7 +83,7 @@ def _end(number: int, frame: FrameType | None) -> None:
         if _importing(frame) and not scratch.held():  # extension modules do not bear exceptions as they are imported
             with suppress(OSError):
                 os.write(2, f"modelc: {sentence(number)}\n".encode())
-            os._exit(128 + number)
+            _exit(128 + number)
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         raise Ended(number)

@@ -176,6 +176,29 @@ def test_no_command_makes_a_file_of_what_lies_there(tmp_path: Path, monkeypatch:
     assert not (folder / "p/config").exists() and not (folder / ".q/config").exists()
 
 
+# --- users' functions that exit -------------------------------------------------------------------------------------
+
+EXITS = """
+import os
+from modelc.signals import no_exit
+try:
+    with no_exit():
+        child = os.fork()
+        if not child:
+            os._exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        os._exit(0)
+except RuntimeError as error:
+    print(error, flush=True)
+os._exit(5)
+"""
+
+
+def test_a_function_of_the_users_does_not_exit() -> None:
+    done = subprocess.run([sys.executable, "-c", EXITS], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
+    assert (done.returncode, done.stdout) == (5, "7\nit called os._exit(0)\n"), done.stderr
+
+
 # --- locks --------------------------------------------------------------------------------------------------------
 
 
