@@ -26,6 +26,7 @@ from small_model import save
 from three_ways import host_target, tensor_target
 from tiny_package import NATIVE_TRIPLE, skip_without_tools
 
+import modelc as library
 from modelc import runtime
 from modelc.build.command import build
 from modelc.build.crew import Crew
@@ -36,6 +37,7 @@ from modelc.database import Database
 from modelc.measure import dask_client
 from modelc.package import read_package
 from modelc.passes.machine import multiplied
+from modelc.signals import descendants
 from modelc.space.rules import derivation
 from modelc.space.rules.rule import Rule
 
@@ -424,6 +426,27 @@ def test_whatever_kills_it_what_was_made_is_kept(tmp_path: Path) -> None:
     assert len(entries) == 1
     assert again(tmp_path, "--only", "sum") == 0
     assert outcomes(tmp_path) == {f"sum:{TARGET}:f32": "kept", "sum:mine:f32": "built"}
+
+
+class Enough(Exception):
+    """A program's own."""
+
+
+def test_what_progress_raises_ends_a_build_and_what_was_made_is_kept(tmp_path: Path) -> None:
+    files(tmp_path)
+    before = descendants(os.getpid())
+
+    def told(stage: str, text: str) -> None:
+        if " built in " in text:
+            raise Enough("for today")
+
+    options = {"only": ["sum"], "cache": tmp_path / "cache", "database": False}
+    with pytest.raises(Enough, match="for today"):
+        library.build(tmp_path / "modelc.yaml", jobs=2, progress=told, **options)
+    assert set(descendants(os.getpid())) <= set(before) and not list(tmp_path.rglob("*.partial"))
+    assert not (tmp_path / "out/build.json").exists() and len(list((tmp_path / "out").iterdir())) == 1
+    result = library.build(tmp_path / "modelc.yaml", **options)
+    assert result.passed and sorted(cell["outcome"] for cell in result.build["cells"]) == ["built", "kept"]
 
 
 WORKER = """
