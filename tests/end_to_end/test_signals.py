@@ -28,7 +28,7 @@ from modelc.scratch import TemporaryFolder, beside, put_back, remove_temporary
 from modelc.signals import ENDING, SAME
 
 COMPILER = """#!/bin/sh
-while [ "$1" != --version ] && [ "$1" != -dumpmachine ] && [ -e {hold} ] && kill -0 $PPID; do
+while [ "$1" != --version ] && [ "$1" != -dumpmachine ] && [ "$2" != empty.c ] && [ -e {hold} ] && kill -0 $PPID; do
     : > {there}
     sleep 0.05
 done
