@@ -1,4 +1,7 @@
-"""Signals that end a command: whatever is half made is removed first, and nothing is said but a sentence."""
+"""Signals that end a command: whatever is half made is removed first, and nothing is said but a sentence.
+
+The first one unwinds the main thread, or is answered otherwise (tune makes its package then). A second one does not
+wait for that: it ends the processes that this one has started, removes what is half made, and exits."""
 
 from __future__ import annotations
 
@@ -6,16 +9,21 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn
 
 from modelc import scratch
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-AT_ONCE = 3  # the third signal does not wait for what the first began
+SAME = 0.3  # seconds within which a signal is the same one, sent by the terminal and by what it has started us with
+GRACE = 2.0  # seconds that other processes have to end
 
-_caught = 0
+_first = 0.0  # when the first was caught, and in which process
+_process = 0
+_exit = os._exit
 
 
 class Ended(SystemExit):
@@ -33,13 +41,13 @@ def tidy_ends(last: bool = False) -> Iterator[None]:
     After it, signals do what they did before; after the `last` they are ignored, for the interpreter's own end is short
     and answers them with a traceback or, later, with a death by signal of a command that is done.
     """
-    global _caught
+    global _first, _process
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in ENDING}
     ours = [number for number in ENDING if before[number] not in (signal.SIG_IGN, None, _end)]
-    _caught = 0
+    _first, _process = 0.0, os.getpid()
     for number in ours:
         signal.signal(number, _end)
     try:
@@ -51,29 +59,87 @@ def tidy_ends(last: bool = False) -> Iterator[None]:
 
 @contextmanager
 def no_exit() -> Iterator[None]:
-    """Within it, a user's function that exits raises RuntimeError: the command would end without a word."""
+    """Within it, a user's function that exits raises RuntimeError: the command would end without a word. What it forks
+    may exit. (It can still end this process, as by the exit of C.)"""
+    process = os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != process:
+            _exit(status)
+        raise RuntimeError(f"it called os._exit({status!r})")
+
+    os._exit = refuse
     try:
         yield
     except Ended:
         raise
     except SystemExit as error:
         raise RuntimeError(f"it called sys.exit({error.code!r})") from error
+    finally:
+        os._exit = _exit
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    global _caught
-    _caught += 1
-    if _caught >= AT_ONCE:
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-    elif _caught == 1:
-        if _importing(frame) and not scratch.held():  # extension modules do not bear exceptions as they are imported
+    global _first
+    if _first:
+        if time.monotonic() - _first >= SAME:
+            _end_at_once(number)
+        return
+    _first = time.monotonic()
+    if _importing(frame) and not scratch.held():  # extension modules do not bear exceptions as they are imported
+        _exit_saying(number)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise Ended(number)
+
+
+def _end_at_once(number: int) -> NoReturn:
+    for each in ENDING:
+        signal.signal(each, signal.SIG_IGN)
+    if os.getpid() == _process:  # and not what somebody has forked from it
+        end_all(descendants(_process))
+        scratch.remove_held()
+    _exit_saying(number)
+
+
+def _exit_saying(number: int) -> NoReturn:
+    with suppress(OSError):
+        os.write(2, f"modelc: {sentence(number)}\n".encode())
+    _exit(128 + number)
+
+
+def descendants(process: int) -> list[int]:
+    """The processes that one has started, those that these have, and so on; none where there is no /proc."""
+    children: dict[int, list[int]] = {}
+    with suppress(OSError):
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            if (parent := _parent(int(name))) is not None:
+                children.setdefault(parent, []).append(int(name))
+    found = list(children.get(process, ()))
+    for each in found:  # which grows
+        found += children.get(each, ())
+    return found
+
+
+def _parent(process: int) -> int | None:
+    """None of one that has ended."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            state, parent = file.read().rpartition(b")")[2].split()[:2]
+    except (OSError, ValueError):
+        return None
+    return None if state == b"Z" else int(parent)
+
+
+def end_all(processes: list[int]) -> None:
+    """Tells processes to end, which remove what they have made half, and kills those that do not."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for process in processes:
             with suppress(OSError):
-                os.write(2, f"modelc: {sentence(number)}\n".encode())
-            os._exit(128 + number)
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise Ended(number)
+                os.kill(process, number)
+        until = time.monotonic() + GRACE
+        while (processes := [p for p in processes if _parent(p) is not None]) and time.monotonic() < until:
+            time.sleep(0.01)
 
 
 def sentence(number: int) -> str:

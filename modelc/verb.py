@@ -12,10 +12,14 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import wraps
+from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
+
+from modelc.errors import InputError
 
 P = ParamSpec("P")
 Asked = TypeVar("Asked")
@@ -23,6 +27,15 @@ Result = TypeVar("Result")
 
 Progress = Callable[[str, str], None]
 CALLBACKS = ("progress", "watch")
+LIMITS: Mapping[str, tuple[int, float]] = {  # of arguments that are whole numbers
+    "threads": (1, 1024),
+    "run_threads": (1, 256),
+    "jobs": (1, 256),
+    "seed": (0, (1 << 63) - 1),
+    "samples": (1, math.inf),
+    "repeat": (1, 1_000_000),
+}
+LOADER = "modelc.runtime.loader"  # judges its arguments itself: it works without the rest of modelc
 
 logger = logging.getLogger("modelc")
 logger.addHandler(logging.NullHandler())
@@ -60,6 +73,8 @@ def as_called(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         bound = _bound(name, signature, args, kwargs)
         for callback in CALLBACKS & signature.parameters.keys():
             bound.arguments[callback] = _passing(name, callback, bound.arguments.get(callback))
+        if function.__module__ != LOADER:
+            _check_numbers(name, bound)
         try:
             result = function(*bound.args, **bound.kwargs)
         except Cancelled as cancelled:
@@ -100,6 +115,22 @@ def _bound(
         return signature.bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(f"modelc.{name}() {error}; {listed}") from None
+
+
+def _check_numbers(name: str, bound: inspect.BoundArguments) -> None:
+    """Raises InputError for an argument that its annotation says to be a number, and that is none or out of limits."""
+    for argument, given in bound.arguments.items():
+        kind, _, optional = str(bound.signature.parameters[argument].annotation).partition(" | ")
+        if kind not in ("int", "float") or (given is None and optional == "None"):
+            continue
+        least, most = LIMITS.get(argument, (-math.inf, math.inf))
+        wanted: Any = Integral if kind == "int" else Real
+        if isinstance(given, wanted) and not isinstance(given, bool) and least <= given <= most:
+            continue
+        expected = "a whole number" if kind == "int" else "a number"
+        if argument in LIMITS:
+            expected += f" from {least}" + (f" to {most}" if math.isfinite(most) else "")
+        raise InputError(f"modelc.{name}() got {argument}={repr(given)[:80]}; expected {expected}")
 
 
 def _passing(name: str, callback: str, given: Any) -> Any:

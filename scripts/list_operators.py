@@ -33,7 +33,7 @@ GROUPS = {  # of dtypes, as the document writes them
     "integers": ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     "floats": ("float32", "float64", "float16", "bfloat16"),
 }
-UNLISTED = "dtypes as in what it is made of"
+UNLISTED = "dtypes of the operators that it becomes"
 
 LIMITS: Mapping[tuple[str, str], str] = {
     **dict.fromkeys(

@@ -22,9 +22,11 @@ from modelc.measure import dask_client
 from modelc.measure.dask_client import DaskClient
 from modelc.measure.where import Where
 from modelc.scratch import TemporaryFolder
+from modelc.target import load_target
 
 WAITED = 600.0  # seconds for an answer, while there is no worker
 LOOKING = 5.0  # seconds without an answer, after which is looked who is there
+SUFFIXES = (".yaml", ".yml")  # of a target or a configuration in a file
 PACKAGE, RECORDS = "made.modelc", "given/records.sqlite"
 
 Files = Mapping[str, bytes]
@@ -109,10 +111,17 @@ class BuildCluster(DaskClient):
 
 
 def shipped(order: Mapping[str, Any]) -> tuple[dict[str, Any], Files]:
-    """An order whose paths are of files that go with it: the model with those beside it, data, choices, constants."""
+    """An order whose paths are of files that go with it: the model with those beside it, the target with its
+    intrinsics, data, choices, constants."""
     model = Path(order["model"])
     paths = {f"model/{path.relative_to(model.parent)}": path for path in (model, *files_beside(model))}
     sent = {**order, "model": f"model/{model.name}", "fixed": dict(order["fixed"])}
+    if order["target"].endswith(SUFFIXES):
+        described = Path(order["target"])
+        intrinsics = load_target(described).intrinsics or ()
+        names = [described.name, *(intrinsic.file for intrinsic in intrinsics if intrinsic.file is not None)]
+        paths |= {f"given/target/{name}": described.parent / name for name in names}
+        sent["target"] = f"given/target/{described.name}"
     copied = _records(order["database"])
     sent["database"] = RECORDS if copied else False
     if order["calibration"] is not None and Path(order["calibrate"]).is_dir():
@@ -121,7 +130,7 @@ def shipped(order: Mapping[str, Any]) -> tuple[dict[str, Any], Files]:
     for name in ("inputs", "choices", "config", "calibrate", "metric"):
         if name in ("calibrate", "metric") and (order["calibration"] is None or sent[name] == "given/samples"):
             continue
-        if order[name] is not None and (name != "config" or order[name].endswith((".yaml", ".yml"))):
+        if order[name] is not None and (name != "config" or order[name].endswith(SUFFIXES)):
             sent[name] = f"given/{name}{Path(order[name]).suffix}"
             paths[sent[name]] = Path(order[name])
     constants = dict(order["fixed"].get("constants", {}))
@@ -149,7 +158,7 @@ def _records(given: str | bool) -> bytes:
 def _moved(order: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """An order whose relative paths begin at `folder`."""
     moved = {**order, "model": str(folder / order["model"]), "fixed": dict(order["fixed"])}
-    for name in ("inputs", "choices", "config", "database", "calibrate", "metric"):
+    for name in ("target", "inputs", "choices", "config", "database", "calibrate", "metric"):
         if isinstance(order[name], str) and order[name].startswith("given/"):
             moved[name] = str(folder / order[name])
     moved["fixed"]["constants"] = {

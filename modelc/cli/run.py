@@ -100,7 +100,7 @@ def _timed(
 
 def _feed(package: Path, inputs: Path | None, arrays: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """The arrays of the files; where none is named, drawn ones."""
-    from modelc.frontend.steering.flags import read_npy
+    from modelc.compile.given import read_one_given
     from modelc.package import read_package
     from modelc.verify.check import given_or_drawn
 
@@ -109,7 +109,7 @@ def _feed(package: Path, inputs: Path | None, arrays: tuple[str, ...]) -> dict[s
         name, equals, path = text.rpartition("=")
         if not equals or not name or name in feed:
             raise click.BadParameter(f"{text[:200]!r}: expected NAME=F.npy once for each input", param_hint="--input")
-        feed[name] = read_npy(Path(path))
+        feed[name] = read_one_given(Path(path), name, [package])
     return feed or dict(given_or_drawn(read_package(package), None, None))
 
 

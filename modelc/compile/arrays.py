@@ -6,37 +6,28 @@ from __future__ import annotations
 import lzma
 import os
 import struct
-import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import InputError
+from modelc.frontend.steering.npy import DAMAGE, Kind, read_array, read_kind
 from modelc.runtime import as_bits
 from modelc.scratch import beside
 
 MOST_ARRAYS = 1 << 12
 MOST_BYTES = 1 << 34  # of all arrays, uncompressed
-MOST_HEADER = 10_000  # bytes of an array's: its dtype and shape
 _ENCRYPTED = 1  # the flag of a member
 _ARRAY = b"\x93NUMPY"
-# What zipfile, its decompressors and NumPy raise for damage.
-_DAMAGE = (
-    *(ValueError, EOFError, LookupError, SyntaxError, TypeError, OverflowError, RecursionError, NotImplementedError),
-    *(RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError),
+_DAMAGE = (  # what zipfile and its decompressors raise for it, beside NumPy
+    *DAMAGE,
+    *(NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
 )
-
-
-class Kind(NamedTuple):
-    """What an array's header says."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
 
 
 def read_npz(path: Path, accept: Callable[[Mapping[str, Kind]], None] | None = None) -> dict[str, NDArray[Any]]:
@@ -81,18 +72,12 @@ def _members(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]
 
 def _kind(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Kind:
     with archive.open(member) as stream:
-        version = np.lib.format.read_magic(stream)
-        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read_header(stream, max_header_size=MOST_HEADER)
-    if dtype.hasobject:
-        raise ValueError("objects are no numbers")
-    return Kind(dtype, shape)
+        return read_kind(stream)
 
 
 def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     with archive.open(member) as stream:
-        array = np.lib.format.read_array(stream, allow_pickle=False, max_header_size=MOST_HEADER)
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+        return read_array(stream)
 
 
 def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -17,6 +17,7 @@ from modelc.frontend.quantize.recipe import INT8, Recipe
 from modelc.passes.machine import multiplied
 from modelc.quantize.calibration import MAX_DROP, STAGE, Calibrating, Calibration
 from modelc.quantize.decide import GIVEN_BACK, Deciding
+from modelc.quantize.measure import Metric
 from modelc.quantize.price import limits_of_weights
 from modelc.scratch import TemporaryFolder
 from modelc.target import load_target
@@ -28,7 +29,7 @@ class CalibratedRequest(CompileRequest):
     """What modelc.compile is asked for; it says what each field is."""
 
     calibrate: str | Path | None = field(default=None, kw_only=True)
-    metric: str | None = field(default=None, kw_only=True)
+    metric: str | Metric | None = field(default=None, kw_only=True)
     max_drop: float | None = field(default=None, kw_only=True)
 
     @property
@@ -132,9 +133,9 @@ def compile(request: CalibratedRequest) -> CompileResult:
         block: How many weights of 4 bits have one scale. Default: 32.
         calibrate: Samples by which the model is quantized, for precision int8 or auto: an .npz file whose arrays have a
             leading axis of samples, or a folder with a file for each.
-        metric: What judges the outputs of a quantized model, FILE.py:FUNCTION, which is executed: a function of the
-            outputs and of the sample, arrays by name, that gives a number, more for better. Default: the classes that
-            agree, or the relative error.
+        metric: What judges the outputs of a quantized model: a function `metric(outputs, sample)` of two mappings of
+            arrays by name, the sample with all that the data has (labels), that gives a number, more for better; or
+            FILE.py:FUNCTION, which is executed. Default: the classes that agree, or the relative error.
         max_drop: How much worse than the float model outputs may be on samples that are held back, as a share from 0 to
             1. Default: 0.01.
 

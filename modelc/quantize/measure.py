@@ -197,9 +197,11 @@ def metric_at(place: str) -> Metric:
 
 
 def measure_of(
-    place: str | None, wanted: Sequence[Arrays], samples: Sequence[Arrays], scores: Sequence[str]
+    metric: str | Metric | None, wanted: Sequence[Arrays], samples: Sequence[Arrays], scores: Sequence[str]
 ) -> Measure:
-    """The user's metric at `place`, or what can be said without."""
-    if place is None:
+    """The user's metric, or the one at a place; or what can be said without."""
+    if metric is None:
         return Agreement(wanted, scores)
-    return ByMetric(place, metric_at(place), wanted, samples)
+    if isinstance(metric, str):
+        return ByMetric(metric, metric_at(metric), wanted, samples)
+    return ByMetric(getattr(metric, "__name__", type(metric).__name__), metric, wanted, samples)

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.compile.arrays import Kind, read_npz
+from modelc.compile.arrays import read_npz
 from modelc.errors import InputError
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.load.read import element_type
-from modelc.frontend.steering.flags import read_npy
+from modelc.frontend.steering.npy import Kind, read_npy
 from modelc.frontend.steering.specialise import declared_shapes, free_inputs
 from modelc.ir.expr import DTYPES
 
@@ -110,7 +110,12 @@ def _check_kinds(path: Path, kinds: Mapping[str, Kind], inputs: Sequence[Input])
     _check_count(path, counts[first])
     for taken in inputs:
         shape = kinds[taken.name].shape
-        _check_shape((1, *shape[1:]) if _holds_batches(shape, taken) else shape[1:], taken, f"{path}: sample 0")
+        _check_kind(
+            kinds[taken.name],
+            (1, *shape[1:]) if _holds_batches(shape, taken) else shape[1:],
+            taken,
+            f"{path}: sample 0",
+        )
 
 
 def _holds_batches(shape: Sequence[int], taken: Input) -> bool:
@@ -132,21 +137,39 @@ def _of_folder(path: Path, inputs: Sequence[Input]) -> list[Arrays]:
         )
     samples = list[Arrays]()
     for file in files:
-        sample = read_npz(file) if file.suffix == ".npz" else {inputs[0].name: read_npy(file)}
-        if missing := [one for one in inputs if one.name not in sample]:
-            raise InputError(
-                f"{file} has no array for the input {missing[0]}; it has {', '.join(map(repr, sample)) or 'none'}"
-            )
-        samples.append({name: _batched(array, inputs, name) for name, array in sample.items()})
+        sample = _of_one(file, inputs)
+        for taken in inputs:
+            if _lacks_batch(sample[taken.name].shape, taken):
+                sample[taken.name] = sample[taken.name][None]
+        samples.append(sample)
     return samples
 
 
-def _batched(array: NDArray[Any], inputs: Sequence[Input], name: str) -> NDArray[Any]:
-    """With the input's first axis, of one element, where the file leaves it out."""
-    dims = next((one.dims for one in inputs if one.name == name), None)
-    if dims and array.ndim == len(dims) - 1 and (isinstance(dims[0], str) or dims[0] == 1):
-        return array[None]
-    return array
+def _of_one(file: Path, inputs: Sequence[Input]) -> dict[str, NDArray[Any]]:
+    """The arrays of a file with one sample, which is looked at before it is read."""
+
+    def accept(kinds: Mapping[str, Kind]) -> None:
+        if missing := [one for one in inputs if one.name not in kinds]:
+            raise InputError(
+                f"{file} has no array for the input {missing[0]}; it has {', '.join(map(repr, kinds)) or 'none'}"
+            )
+        for taken in inputs:
+            kind = kinds[taken.name]
+            shape = (1, *kind.shape) if _lacks_batch(kind.shape, taken) else kind.shape
+            _check_kind(kind, shape, taken, str(file))
+
+    if file.suffix == ".npz":
+        return read_npz(file, accept)
+    name = inputs[0].name
+    return {name: read_npy(file, lambda kind: accept({name: kind}))}
+
+
+def _lacks_batch(shape: Sequence[int], taken: Input) -> bool:
+    """Whether a file leaves out the input's first axis, of one element."""
+    dims = taken.dims
+    return (
+        bool(dims) and dims is not None and len(shape) == len(dims) - 1 and (isinstance(dims[0], str) or dims[0] == 1)
+    )
 
 
 def _check_count(path: Path, count: int) -> None:
@@ -156,7 +179,13 @@ def _check_count(path: Path, count: int) -> None:
         )
 
 
-def _check_shape(shape: Sequence[int], taken: Input, where: str) -> None:
+def _check_kind(kind: Kind, shape: Sequence[int], taken: Input, where: str) -> None:
+    """Raises InputError for a sample of another dtype or `shape` than the input has."""
+    if kind.dtype.newbyteorder("=") != DTYPES[taken.dtype]:
+        raise InputError(
+            f"{where} has {taken.name!r} in {kind.dtype}; expected {taken.dtype}: write it with "
+            f".astype({taken.dtype!r})"
+        )
     if not taken.fits(shape):
         raise InputError(f"{where} has {taken.name!r} of shape {list(shape)}; expected {taken}")
 
@@ -164,11 +193,6 @@ def _check_shape(shape: Sequence[int], taken: Input, where: str) -> None:
 def _check(sample: Arrays, inputs: Sequence[Input], where: str) -> None:
     for taken in inputs:
         array = sample[taken.name]
-        if array.dtype != DTYPES[taken.dtype]:
-            raise InputError(
-                f"{where} has {taken.name!r} in {array.dtype}; expected {taken.dtype}: write it with "
-                f".astype({taken.dtype!r})"
-            )
-        _check_shape(array.shape, taken, where)
+        _check_kind(Kind(array.dtype, array.shape), array.shape, taken, where)
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise InputError(f"{where} has a number in {taken.name!r} that is not finite (NaN or infinite)")

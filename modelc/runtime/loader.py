@@ -13,6 +13,7 @@ import ctypes
 import importlib
 import json
 import math
+import operator
 import os
 import platform
 import signal
@@ -29,6 +30,7 @@ from modelc.runtime.files import AGAIN, MANIFEST, LibraryFile, ModelError, Stopp
 from modelc.runtime.shown import boundary, page, table
 
 LINE_BYTES = 64  # of a cache line
+MOST_THREADS = 1024  # of the library, too
 KEPT_OUTPUTS = 2  # of each output: while the last result is looked at, the next is computed
 
 Array = NDArray[Any]
@@ -198,12 +200,12 @@ class Model:
         self._lock = threading.Lock()
         self._closing = threading.RLock()  # held where the handle is freed, or used beside a run
         self._acquire, self._release = self._lock.acquire, self._lock.release  # half the time of a with
-        if not -(2**31) <= (threads or 0) < 2**31 or not 0 <= seed < 2**64:  # ctypes would take them modulo 2^n
-            raise ModelError(f"{threads} threads were asked for, with seed {seed}: more than can be had")
+        threads = 0 if threads is None else _whole("threads", threads, 0, MOST_THREADS)
+        seed = _whole("seed", seed, 0, 2**64 - 1)
         path = folder_of(path)
         manifest, library_file = checked_files(path, check)
         self._library = library = _open_library(path, library_file)
-        options = _Options(ctypes.sizeof(_Options), threads or 0, 0, seed)  # the checksums have been compared
+        options = _Options(ctypes.sizeof(_Options), threads, 0, seed)  # the checksums have been compared
         if library.open(os.fsencode(path), ctypes.byref(options), ctypes.byref(self._handle)):
             raise ModelError(_text(library.last_error()))
         self._poller = _poller()  # ctypes keeps no callback
@@ -567,6 +569,14 @@ def _bits_dtype(dtype: str) -> np.dtype[Any]:
 
 def _names(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names) or "none"
+
+
+def _whole(name: str, given: Any, least: int, most: int) -> int:
+    """An argument that ctypes takes, which would say nothing of numbers modulo 2^n."""
+    number = operator.index(given) if hasattr(given, "__index__") and not isinstance(given, bool) else None
+    if number is None or not least <= number <= most:
+        raise ModelError(f"{name} is {repr(given)[:80]}; expected a whole number from {least} to {most}")
+    return number
 
 
 def _text(value: bytes | None) -> str:

@@ -1,9 +1,12 @@
 //! The model PREFIX, which modelc compiled: a static library of C and this, which needs no standard library.
 //!
 //! Buffers are bytes: `bytes_of` and `bytes_of_mut` give those of numbers. A `Model` may be sent to another thread, and has
-//! one run at a time.
+//! one run at a time, which a `Stopper` ends from another thread.
 #![no_std]
 
+HOSTED extern crate alloc;
+
+HOSTED use alloc::sync::Arc;
 use core::ffi::{c_char, c_void, CStr};
 use core::fmt;
 HOSTED use core::ptr;
@@ -46,7 +49,11 @@ BARE     fn PREFIX_init(memory: *mut c_void) -> *mut Handle;
     fn PREFIX_output(handle: *const Handle, variant: i32, index: i32) -> *const RawTensor;
     fn PREFIX_run(handle: *mut Handle, variant: i32, inputs: *const *const c_void, outputs: *const *mut c_void) -> i32;
     fn PREFIX_reset(handle: *mut Handle) -> i32;
+    fn PREFIX_stop(handle: *mut Handle, stopped: i32);
 }
+
+/// The status of a run that was ended by a `Stopper`.
+pub const STOPPED: i32 = 9;
 
 /// What went wrong: a modelc_status, and the sentence that the library has for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,17 +122,35 @@ pub fn bytes_of_mut<T: Number>(numbers: &mut [T]) -> &mut [u8] {
     unsafe { core::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), core::mem::size_of_val(numbers)) }
 }
 
-HOSTED /// A model that is open; it closes when it is dropped.
+HOSTED /// A model that is open; it closes when it is dropped, and its stoppers are.
 HOSTED #[derive(Debug)]
 HOSTED pub struct Model {
 HOSTED     handle: *mut Handle,
+HOSTED     open: Arc<Open>,
 HOSTED }
 
 HOSTED unsafe impl Send for Model {}
 
-HOSTED impl Drop for Model {
+HOSTED #[derive(Debug)]
+HOSTED struct Open(*mut Handle);
+
+HOSTED unsafe impl Send for Open {}
+HOSTED unsafe impl Sync for Open {}
+
+HOSTED impl Drop for Open {
 HOSTED     fn drop(&mut self) {
-HOSTED         unsafe { PREFIX_close(self.handle) }
+HOSTED         unsafe { PREFIX_close(self.0) }
+HOSTED     }
+HOSTED }
+
+HOSTED /// Ends the runs of a model, from any thread.
+HOSTED #[derive(Debug, Clone)]
+HOSTED pub struct Stopper(Arc<Open>);
+
+HOSTED impl Stopper {
+HOSTED     /// With true, the run that goes on and those that begin give an `Error` of the status `STOPPED`, until false.
+HOSTED     pub fn stop(&self, stopped: bool) {
+HOSTED         unsafe { PREFIX_stop(self.0 .0, stopped.into()) }
 HOSTED     }
 HOSTED }
 
@@ -136,9 +161,14 @@ HOSTED     pub fn open(path: Option<&CStr>, threads: i32) -> Result<Model, Error
 HOSTED         let options = Options { size: core::mem::size_of::<Options>(), threads, check: 0, seed: 0 };
 HOSTED         let mut handle = ptr::null_mut();
 HOSTED         match unsafe { PREFIX_open(path.map_or(ptr::null(), CStr::as_ptr), &options, &mut handle) } {
-HOSTED             0 => Ok(Model { handle }),
+HOSTED             0 => Ok(Model { handle, open: Arc::new(Open(handle)) }),
 HOSTED             status => Err(error(status)),
 HOSTED         }
+HOSTED     }
+
+HOSTED     /// What ends runs from another thread, while this one runs.
+HOSTED     pub fn stopper(&self) -> Stopper {
+HOSTED         Stopper(self.open.clone())
 HOSTED     }
 
 BARE /// A model in memory of the caller's.
@@ -146,6 +176,23 @@ BARE #[derive(Debug)]
 BARE pub struct Model<'memory> {
 BARE     handle: *mut Handle,
 BARE     memory: PhantomData<&'memory mut [u8]>,
+BARE }
+
+BARE /// Ends the runs of a model, from another thread or an interrupt.
+BARE #[derive(Debug, Clone)]
+BARE pub struct Stopper<'memory> {
+BARE     handle: *mut Handle,
+BARE     memory: PhantomData<&'memory [u8]>,
+BARE }
+
+BARE unsafe impl Send for Stopper<'_> {}
+BARE unsafe impl Sync for Stopper<'_> {}
+
+BARE impl Stopper<'_> {
+BARE     /// With true, the run that goes on and those that begin give an `Error` of the status `STOPPED`, until false.
+BARE     pub fn stop(&self, stopped: bool) {
+BARE         unsafe { PREFIX_stop(self.handle, stopped.into()) }
+BARE     }
 BARE }
 
 BARE /// The bytes that `Model::init` wants.
@@ -161,6 +208,11 @@ BARE             return Err(Error::new(1, b"the memory is smaller than memory_si
 BARE         }
 BARE         let handle = unsafe { PREFIX_init(memory.as_mut_ptr().cast()) };
 BARE         if handle.is_null() { Err(error(1)) } else { Ok(Model { handle, memory: PhantomData }) }
+BARE     }
+
+BARE     /// What ends runs from another thread or an interrupt, while this one runs.
+BARE     pub fn stopper(&self) -> Stopper<'memory> {
+BARE         Stopper { handle: self.handle, memory: PhantomData }
 BARE     }
 
     pub fn variants(&self) -> i32 {

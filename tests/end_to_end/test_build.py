@@ -26,9 +26,11 @@ from small_model import save
 from three_ways import host_target, tensor_target
 from tiny_package import NATIVE_TRIPLE, skip_without_tools
 
+import modelc as library
 from modelc import runtime
+from modelc.build.cluster import _unpacked, made_there, shipped
 from modelc.build.command import build
-from modelc.build.crew import Crew
+from modelc.build.crew import Answer, Crew
 from modelc.build.kept import Kept
 from modelc.build.summary import schema
 from modelc.cli import main
@@ -36,8 +38,10 @@ from modelc.database import Database
 from modelc.measure import dask_client
 from modelc.package import read_package
 from modelc.passes.machine import multiplied
+from modelc.signals import descendants
 from modelc.space.rules import derivation
 from modelc.space.rules.rule import Rule
+from modelc.target import load_target
 
 TARGET = host_target().name
 
@@ -426,6 +430,27 @@ def test_whatever_kills_it_what_was_made_is_kept(tmp_path: Path) -> None:
     assert outcomes(tmp_path) == {f"sum:{TARGET}:f32": "kept", "sum:mine:f32": "built"}
 
 
+class Enough(Exception):
+    """A program's own."""
+
+
+def test_what_progress_raises_ends_a_build_and_what_was_made_is_kept(tmp_path: Path) -> None:
+    files(tmp_path)
+    before = descendants(os.getpid())
+
+    def told(stage: str, text: str) -> None:
+        if " built in " in text:
+            raise Enough("for today")
+
+    options = {"only": ["sum"], "cache": tmp_path / "cache", "database": False}
+    with pytest.raises(Enough, match="for today"):
+        library.build(tmp_path / "modelc.yaml", jobs=2, progress=told, **options)
+    assert set(descendants(os.getpid())) <= set(before) and not list(tmp_path.rglob("*.partial"))
+    assert not (tmp_path / "out/build.json").exists() and len(list((tmp_path / "out").iterdir())) == 1
+    result = library.build(tmp_path / "modelc.yaml", **options)
+    assert result.passed and sorted(cell["outcome"] for cell in result.build["cells"]) == ["built", "kept"]
+
+
 WORKER = """
 import signal, sys
 signal.signal(signal.SIGTERM, lambda *_: (open(sys.argv[1], "w").close(), sys.exit()))
@@ -443,6 +468,62 @@ def test_workers_are_told_to_end_and_remove_what_is_half_made(tmp_path: Path, mo
         assert there.wait(60)
         raise KeyboardInterrupt
     assert (tmp_path / "tidied").exists()
+
+
+INTRINSICS = """
+intrinsics:
+  - name: pairs
+    architecture: x86_64
+    features: [avx512f, avx512bw]
+    instruction: vpmaddwd
+    operands:
+      C: {dtype: int32, shape: [16], lies: vector}
+      A: {dtype: int16, shape: [2], lies: memory}
+      B: {dtype: int16, shape: [16, 2], lies: vector}
+    semantics: |
+      block dot [i:16 | k:2] add
+        C[i] += int32(A[k]) * int32(B[i, k])
+    implementation: >-
+      C + call("llvm.x86.avx512.pmaddw.d.512", int32x16, bitcast(int16x32, broadcast(bitcast(int32, A), 16)), B)
+    roundings: 0
+    throughput: 2.0
+    latency: 6
+    temporaries: 2
+"""
+
+
+def test_a_target_in_a_file_goes_to_workers_with_its_intrinsics(tmp_path: Path, monkeypatch) -> None:
+    """They have the files that are sent, and no others: what lies beside modelc.yaml is gone meanwhile."""
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    (here / "more").mkdir(parents=True)
+    (here / "more/pairs.yaml").write_text(INTRINSICS)
+    described = yaml.safe_load(load_target("x86-64-v4").to_yaml())
+    described |= {"name": "mine", "intrinsics": ["avx512-f32", "more/pairs.yaml"]}
+    (here / "mine.yaml").write_text(yaml.safe_dump(described))
+    small_sum(here / "sum.onnx", 2.0)
+    models = {"sum": {"path": "sum.onnx", "gates": {"verified": False}}}
+    (here / "modelc.yaml").write_text(yaml.safe_dump(tree(targets=["mine.yaml"], models=models)))
+    orders = dict[str, object]()
+
+    def sent_away(self: Crew, every: dict[str, dict[str, object]]) -> Iterator[Answer]:
+        for name, order in every.items():
+            orders[name], files = shipped(order)
+            here.rename(tmp_path / "gone")
+            answer, packed = made_there(name, orders[name], files)
+            (tmp_path / "gone").rename(here)
+            _unpacked(packed, Path(str(order["output"])))
+            yield answer
+
+    monkeypatch.setattr(Crew, "results", sent_away)
+    monkeypatch.chdir(there)
+    result = build(here / "modelc.yaml", cache=tmp_path / "cache", database=False)
+    assert result.passed, result.build["cells"][0]["said"]
+    (order,) = orders.values()
+    assert order["target"] == "given/target/mine.yaml"
+    package = read_package(here / "out/sum.mine.f32.modelc")
+    assert package.manifest.target.name == "mine"
+    assert any("pairs.yaml" in file.read_text() for file in package.path.glob("choices.json"))
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import onnx
 import onnx.parser
 import onnxruntime
 import pytest
+from modelc_process import modelc as command
 from onnx import numpy_helper
 from repository import ROOT
 from tiny_package import skip_without_tools
@@ -325,6 +326,38 @@ def test_flags_that_do_not_go_together(
     arguments = ["compile", str(folder / "m.onnx"), "--target", OTHER, "-o", str(tmp_path / "p.modelc")]
     assert status(*arguments, "--no-database", *flags) == 2
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("when", ["loaded", "called"])
+def test_a_metric_does_not_end_the_command(folder: Path, tmp_path: Path, when: str) -> None:
+    """In a process of its own, which the metric would end."""
+    body = {"loaded": "os._exit(0)\ndef f(outputs, sample): ...", "called": "def f(outputs, sample): os._exit(0)"}
+    (tmp_path / "exits.py").write_text(f"import os\n{body[when]}\n")
+    flags = ["--target", OTHER, "--precision", "int8", "--calibrate", folder / "samples.npz", "--no-database"]
+    with command(tmp_path, "compile", folder / "m.onnx", "-o", "p", *flags, "--metric", "exits.py:f") as process:
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 2 and "it called os._exit(0)" in " ".join(said.split()), said
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_metric_may_be_a_function(folder: Path, tmp_path: Path) -> None:
+    seen = set[tuple[str, ...]]()
+
+    def accuracy(outputs: dict[str, np.ndarray], sample: dict[str, np.ndarray]) -> float:
+        seen.add((*outputs, *sorted(sample)))
+        return float((outputs["scores"].argmax(-1) == sample["labels"]).mean())
+
+    options = {"target": target(), "precision": "int8", "calibrate": folder / "samples.npz", "stop_after": "import"}
+    modelc.compile(folder / "m.onnx", metric=accuracy, **options)
+    assert seen == {("scores", "labels", "x")}
+
+    def wrong(outputs: dict[str, np.ndarray], sample: dict[str, np.ndarray]) -> float:
+        return float(outputs["nothing"][0])
+
+    with pytest.raises(modelc.ConfigError, match="the metric wrong failed: KeyError: 'nothing'"):
+        modelc.compile(folder / "m.onnx", metric=wrong, **options)
+    with pytest.raises(modelc.ConfigError, match=r"the metric is 3; expected FILE\.py:FUNCTION.*or that function"):
+        modelc.compile(folder / "m.onnx", metric=3, **options)  # type: ignore[arg-type]
 
 
 def test_a_target_without_products_of_bytes_says_so(folder: Path) -> None:

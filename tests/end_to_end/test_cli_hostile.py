@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import math
 import os
 import re
 import struct
@@ -218,6 +219,58 @@ def test_arrays_that_do_not_fit_are_not_read(cli, tmp_path, monkeypatch, verb) -
         path = npz(tmp_path / "in.npz", {f"{name}.npy": npy(header.format(shape))})
         code, _, err = cli(verb, place, "--inputs", path, *of_package.get(verb, ()))
         assert code == 2 and f"in.npz has '{name}', float32{list(shape)}; the inputs of" in err, err
+    path = npz(tmp_path / "in.npz", {"x.npy": npy(header.format(SHAPE).replace("f4", "f8"))})
+    code, _, err = cli(verb, place, "--inputs", path, *of_package.get(verb, ()))
+    assert code == 2 and f"in.npz has 'x', float64{list(SHAPE)}; the inputs of" in err, err
+
+
+def long_npy(path: Path, shape: tuple[int, ...], dtype: str = "<f4") -> Path:
+    """A file as large as its header says, without a byte on the disk."""
+    path.write_bytes(npy(f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}\n"))
+    os.truncate(path, path.stat().st_size + np.dtype(dtype).itemsize * math.prod(shape))
+    return path
+
+
+def test_one_array_that_does_not_fit_is_not_read(cli, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(np.lib.format, "read_array", lambda *_, **options: pytest.fail("an array was read"))
+    for name, shape, dtype, found in (
+        ("x", (1 << 20,), "<f4", "float32[1048576]"),
+        ("x", (1, 3, 1 << 20, 24), "<f4", "float32[1, 3, 1048576, 24]"),
+        ("x", SHAPE, "<f8", f"float64{list(SHAPE)}"),
+        ("other", SHAPE, "<f4", f"float32{list(SHAPE)}"),
+    ):
+        path = long_npy(tmp_path / "x.npy", shape, dtype)
+        code, _, err = cli("run", small.package(), "--input", f"{name}={path}")
+        assert code == 2 and f"x.npy has '{name}', {found}; the inputs of" in err, err
+    samples = tmp_path / "samples"
+    samples.mkdir()
+    for shape, dtype, sentence in (
+        ((1, 1 << 20, 20, 24), "<f4", r"0\.npy has 'x' of shape \[1, 1048576"),
+        ((3, 20, 24), "<f8", r"0\.npy has 'x' in float64; expected float32"),
+    ):
+        long_npy(samples / "0.npy", shape, dtype)
+        with pytest.raises(InputError, match=sentence):
+            read_samples(samples, small.model(), {})
+    for shape, dtype, sentence in (
+        ((1 << 20,), "<f4", "has more than 1048576 bytes"),
+        ((3,), "<f8", "array of float64"),
+    ):
+        path = long_npy(tmp_path / "x.npy", shape, dtype)
+        code, _, err = cli("compile", small.model(), "--constant", f"x={path}")
+        assert code == 2 and sentence in err, err
+
+
+@pytest.mark.parametrize("kind", [*HEADERS, "an archive", "a pipe", "none"])
+def test_damaged_files_of_one_array_are_refused(cli, tmp_path, kind) -> None:
+    path = tmp_path / "x.npy"
+    if kind == "an archive":
+        npz(path, {"x.npy": stored(np.ones(SHAPE, np.float32))})
+    elif kind == "a pipe":
+        os.mkfifo(path)
+    elif kind != "none":
+        path.write_bytes(HEADERS[kind])
+    code, _, err = cli("run", small.package(), "--input", f"x={path}")
+    assert code == 2 and re.search(r"x\.npy (is no \.npy file of numbers|cannot be read)", err.replace("\n", " ")), err
 
 
 def test_samples_that_do_not_fit_are_not_read(tmp_path, monkeypatch) -> None:

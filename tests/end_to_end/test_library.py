@@ -193,6 +193,47 @@ def test_dims_that_are_none() -> None:
         modelc.compile(small.model(), dims={"batch": "8"})  # type: ignore[dict-item]
 
 
+@pytest.mark.parametrize("number", ["x", 1.5, True, -1, 1 << 70, [1]], ids=str)
+def test_numbers_that_are_none(number: Any) -> None:
+    model, package = small.model(), small.package()
+    for function, given, argument in (
+        (modelc.compile, (model,), "threads"),
+        (modelc.compile, (model,), "run_threads"),
+        (modelc.tune, (model,), "threads"),
+        (modelc.tune, (model,), "seed"),
+        (modelc.verify, (package, model), "seed"),
+        (modelc.verify, (package, model), "samples"),
+        (modelc.bench, (package,), "threads"),
+        (modelc.profile, (package,), "threads"),
+        (modelc.profile, (package,), "repeat"),
+        (modelc.report, (package, "none/report.html"), "threads"),
+        (modelc.run, (package,), "threads"),
+        (modelc.reduce, (model,), "seed"),
+        (modelc.build, (), "jobs"),
+    ):
+        if (argument, number) == ("samples", 1 << 70):
+            continue
+        with pytest.raises(modelc.InputError, match=rf"got {argument}=.*; expected a whole number from \d"):
+            function(*given, **{argument: number})  # type: ignore[operator]
+    for argument in ("threads", "seed"):
+        sentence = rf"{argument} is .*; expected a whole number from 0 to \d"
+        with pytest.raises(modelc.ModelError, match=sentence):
+            modelc.load(package, **{argument: number})
+        with pytest.raises(modelc.ModelError, match=sentence):
+            runtime.load(package, **{argument: number})
+    with modelc.load(package, threads=np.int64(1)) as opened:  # type: ignore[arg-type]
+        assert opened.threads == 1
+
+
+def test_measures_that_are_none() -> None:
+    with pytest.raises(modelc.InputError, match="got seconds='3'; expected a number"):
+        modelc.bench(small.package(), seconds="3")  # type: ignore[arg-type]
+    with pytest.raises(modelc.InputError, match=r"got rtol='0\.1'; expected a number"):
+        modelc.verify(small.package(), small.model(), rtol="0.1")  # type: ignore[arg-type]
+    with pytest.raises(modelc.InputError, match="got max_drop='1%'; expected a number"):
+        modelc.compile(small.model(), precision="int8", calibrate="no.npz", max_drop="1%")  # type: ignore[arg-type]
+
+
 def test_an_engine_that_is_none() -> None:
     with pytest.raises(modelc.InputError, match=r"cannot compare with 'orz'.*Did you mean ort"):
         modelc.bench(small.package(), against="orz")

@@ -530,6 +530,23 @@ def test_a_manifest_of_another_build_is_told_in_c(package: Path, tmp_path: Path)
     assert "copy the whole package again" in text and "--prefix" in text
 
 
+def test_a_manifest_that_was_cut_is_refused_in_c(tmp_path: Path) -> None:
+    """Wherever, also where what is left has the build's number; and where more follows it."""
+    notes = ('a note of some length, } and ] and \\" in it',) * 200
+    place = write_package(spec_of(notes=notes), tmp_path / "long.modelc").path
+    whole = (place / "manifest.json").read_bytes().rstrip()
+    assert len(whole) > 10_000
+    for at in (0, 1, 100, 1000, 4095, 4096, 8191, 9000, len(whole) // 2, len(whole) - 2, len(whole) - 1):
+        (place / "manifest.json").write_bytes(whole[:at])
+        status, text = open_in_c(place / "libtiny.so", place)
+        assert status == 4 and text.startswith(f"{place}/manifest.json is damaged: it is not one JSON object"), at
+    for more in (b"}", b"\0", b"{}"):
+        (place / "manifest.json").write_bytes(whole + more)
+        assert open_in_c(place / "libtiny.so", place)[0] == 4
+    (place / "manifest.json").write_bytes(whole + b"\n \n")
+    assert open_in_c(place / "libtiny.so", place)[0] == 0
+
+
 def test_a_forked_child_still_computes(package: Path) -> None:
     code = """if True:
         import os, sys, numpy, modelc.runtime

@@ -25,10 +25,10 @@ from modelc import scratch
 from modelc.cli import main
 from modelc.package import find_toolchain
 from modelc.scratch import TemporaryFolder, beside, put_back, remove_temporary
-from modelc.signals import ENDING
+from modelc.signals import ENDING, SAME
 
 COMPILER = """#!/bin/sh
-while [ "$1" != --version ] && [ "$1" != -dumpmachine ] && [ -e {hold} ] && kill -0 $PPID; do
+while [ "$1" != --version ] && [ "$1" != -dumpmachine ] && [ "$2" != empty.c ] && [ -e {hold} ] && kill -0 $PPID; do
     : > {there}
     sleep 0.05
 done
@@ -174,6 +174,100 @@ def test_no_command_makes_a_file_of_what_lies_there(tmp_path: Path, monkeypatch:
         assert set(os.listdir(folder)) - made == before, verb
     assert {file.name for file in (folder / "p").iterdir()} >= {"manifest.json", library_of(folder / "p").name}
     assert not (folder / "p/config").exists() and not (folder / ".q/config").exists()
+
+
+# --- signals that follow each other ----------------------------------------------------------------------------
+
+SLOW = """
+import subprocess, sys, time
+from pathlib import Path
+from modelc import cli
+from modelc.scratch import TemporaryFolder, beside
+from modelc.signals import tidy_ends
+
+with tidy_ends(last=True):
+    with TemporaryFolder("slow") as folder, beside(Path("p"), folder=True) as made:
+        (made / "half").touch()
+        subprocess.Popen(["sh", "-c", "trap '' TERM; sh -c 'sleep 1000; :' slow-child; :"], start_new_session=True)
+        try:
+            print("made", flush=True)
+            time.sleep(1000)
+        finally:
+            print("unwinding", flush=True)
+            time.sleep(float(sys.argv[1]))
+"""
+
+
+def processes_in(folder: Path) -> list[str]:
+    """The command lines of the processes whose working folder it is."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "cwd").samefile(folder) and (command := (process / "cmdline").read_bytes()):
+                found.append(command.replace(b"\0", b" ").decode())
+        except OSError:  # it has ended, or is somebody else's
+            continue
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_does_not_wait_for_the_first(tmp_path: Path, number: int) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", SLOW, "1000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
+        cwd=tmp_path, preexec_fn=as_from_a_terminal,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None and process.stdout.readline() == "made\n"
+        assert len(left(tmp_path)) == 3 and len(processes_in(tmp_path)) >= 3
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "unwinding\n"
+        process.send_signal(signal.SIGINT)  # at once: it is the same one, from what has started it
+        time.sleep(SAME + 0.1)
+        assert process.poll() is None
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + number and said.startswith("modelc: ") and said.count("\n") == 1
+    assert processes_in(tmp_path) == [] and left(tmp_path) == []
+
+
+def test_a_second_interrupt_ends_what_tuning_makes_of_the_first(tmp_path: Path, hold: Path) -> None:
+    flags = ["--shape", "x=1,3,20,24", "--budget", "8", "--no-database", "-o", "t"]
+    there = hold.with_name("there")
+    hold.unlink()
+    with modelc(tmp_path, "tune", small.model(), *flags, until="finals") as process:
+        hold.touch()
+        process.send_signal(signal.SIGINT)
+        time.sleep(SAME + 0.1)
+        wait_for(there, process)  # the package is made without timing
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=120)[1]
+    assert process.returncode == 130 and "Traceback" not in said, said
+    assert said.splitlines()[-1] == "modelc: interrupted" and time.monotonic() - begun < 30
+    assert processes_in(tmp_path) == [] and left(tmp_path) == []
+
+
+# --- users' functions that exit -------------------------------------------------------------------------------------
+
+EXITS = """
+import os
+from modelc.signals import no_exit
+try:
+    with no_exit():
+        child = os.fork()
+        if not child:
+            os._exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        os._exit(0)
+except RuntimeError as error:
+    print(error, flush=True)
+os._exit(5)
+"""
+
+
+def test_a_function_of_the_users_does_not_exit() -> None:
+    done = subprocess.run([sys.executable, "-c", EXITS], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
+    assert (done.returncode, done.stdout) == (5, "7\nit called os._exit(0)\n"), done.stderr
 
 
 # --- locks --------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from modelc.package.form import Form
 from modelc.package.header import exported_names
 from modelc.runtime import ModelError, Stopped, load
 
+CARGO = shutil.which("cargo") or shutil.which("cargo", path=str(Path.home() / ".cargo/bin"))
 FOREVER = 2**62
 X = np.arange(4, dtype=np.float32)
 
@@ -169,6 +171,51 @@ def test_a_program_in_c_ends_runs(loop: Path, tmp_path: Path) -> None:
     stopped, null = "9 the run was stopped", "1 the shape of input 1 ('x', of 1 extents) is NULL"
     said = [stopped, "3", stopped, "10 the run was interrupted", "4", "3 1", null, null]
     assert (done.returncode, done.stdout.split("\n")[:-1]) == (0, said)
+
+
+RUST = """
+use std::{ffi::CString, thread, time::Duration};
+
+fn main() {
+    let path = CString::new(std::env::args().nth(1).unwrap()).unwrap();
+    let mut model = count::Model::open(Some(&path), 1).unwrap();
+    let stopper = model.stopper();
+    let mut run = |n: i64| {
+        let (x, mut y, mut twice) = ([0f32; 4], [0f32; 4], [0f32; 1]);
+        let outputs = [count::bytes_of_mut(&mut y), count::bytes_of_mut(&mut twice)];
+        match model.run(0, [count::bytes_of(&[n]), count::bytes_of(&x)], outputs) {
+            Ok(()) => println!("{}", y[3]),
+            Err(error) => println!("{} {error}", error.status == count::STOPPED),
+        }
+    };
+    let other = stopper.clone();
+    let ending = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(100));
+        other.stop(true)
+    });
+    run(1 << 62);
+    ending.join().unwrap();
+    stopper.stop(false);
+    run(3);
+    drop(model);
+    stopper.stop(true); // what it was of is open until now
+}
+"""
+
+
+@pytest.mark.skipif(not CARGO, reason="Rust is not installed")
+def test_a_program_in_rust_ends_runs(loop: Path, tmp_path: Path) -> None:
+    options = {"states": {"runs": "more"}, "prefix": "count", "emit": ("rust",), "verify": False, "database": False}
+    modelc.compile(loop.parent / "m.onnx", output=tmp_path / "count.modelc", **options)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/main.rs").write_text(RUST)
+    package = '[package]\nname = "ends"\nversion = "0.1.0"\nedition = "2021"\n'
+    (tmp_path / "Cargo.toml").write_text(f'{package}[dependencies]\ncount = {{ path = "count.modelc" }}\n')
+    path = f"{Path(str(CARGO)).parent}{os.pathsep}{os.environ['PATH']}"
+    command = [str(CARGO), "run", "-q", "--offline", "--", "count.modelc"]
+    env = {**os.environ, "PATH": path, "RUSTFLAGS": "-Dwarnings"}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=env)
+    assert (done.returncode, done.stdout) == (0, "true the run was stopped\n3\n"), done.stderr
 
 
 def test_a_package_without_a_system_can_be_stopped_too() -> None:

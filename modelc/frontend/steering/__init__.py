@@ -2,6 +2,7 @@
 
 specialise.py free dimensions get their sizes
 flags.py      what a user fixes: dimensions, constants, shapes, data
+npy.py        arrays in files, looked at before they are read
 uses.py       which inputs steer the model, and which become indices
 flow.py       where the numbers of an input go, moved, scaled and shifted
 wholes.py     how large the whole numbers of an input may be

@@ -18,6 +18,7 @@ from modelc.errors import InputError, ModelError
 from modelc.frontend.building.limits import check_shape
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.load.read import element_type
+from modelc.frontend.steering.npy import SUFFIX, Kind, read_npy
 from modelc.frontend.steering.specialise import Dims, declared_shapes, fixed_shapes, free_inputs, partly_fixed
 from modelc.ir.expr import DTYPES, INTEGERS
 
@@ -26,7 +27,6 @@ Shapes = Mapping[str, tuple[int, ...]]
 Given = bool | int | float | str | Sequence[Any] | Array  # what an input is to be; a str is the path of a .npy file
 MOST_VARIANTS = 256
 MOST_BYTES = 1 << 20  # of all constants: they are recorded in the manifest
-SUFFIX = ".npy"
 
 
 @dataclass(frozen=True)
@@ -88,17 +88,19 @@ def looked_at(
 
 def _given(graph: onnx.GraphProto, constants: Mapping[str, Given]) -> dict[str, Array]:
     """What was given for constants, as arrays whose numbers fit the inputs' dtypes."""
-    inputs, arrays = free_inputs(graph), {name: _array(name, constant) for name, constant in constants.items()}
-    if unknown := sorted(arrays.keys() - inputs.keys()):
+    inputs = free_inputs(graph)
+    if unknown := sorted(constants.keys() - inputs.keys()):
         raise ModelError(
             f"--constant names {', '.join(map(repr, unknown))}, which is no input of the model; "
             f"its inputs are {', '.join(map(repr, inputs))}"
         )
-    for name, array in arrays.items():
+    arrays = dict[str, Array]()
+    for name, constant in constants.items():
         dtype = element_type(inputs[name].type.tensor_type.elem_type, f"input {name!r}")
+        array = arrays[name] = _array(name, constant, dtype)
         typed = isinstance(constants[name], str | np.ndarray)
         if (problem := _misfit(array, typed, dtype)) is not None:
-            raise ModelError(f"--constant {name}: the model's input is of type {dtype}; found {problem}")
+            raise ModelError(_misfitting(name, dtype, problem))
     return arrays
 
 
@@ -115,29 +117,26 @@ def _shapes_of(data: Mapping[str, Array], declared: Mapping[str, Dims | None]) -
     return {name: data[name].shape for name in free if name in data}
 
 
-def _array(name: str, given: Given) -> Array:
-    """What was given for a constant, in a dtype of its own: bool, int64, float64, or that of the array or file."""
+def _array(name: str, given: Given, dtype: str) -> Array:
+    """What was given for a constant, in a dtype of its own: bool, int64, float64, or that of the array or file. A file
+    is read where it may fit an input of `dtype`."""
+
+    def accept(kind: Kind) -> None:
+        if not kind.holds(dtype):
+            raise ModelError(_misfitting(name, dtype, f"an array of {kind.dtype} in {given}"))
+        if kind.nbytes > MOST_BYTES:
+            raise ModelError(_too_large(name))
+
     if isinstance(given, np.ndarray):
         return given
     if isinstance(given, str):
         if not given.endswith(SUFFIX):
             raise InputError(f"--constant {name} is {given[:80]!r}; expected a number, numbers, or a file {SUFFIX}")
-        return read_npy(Path(given))
+        return read_npy(Path(given), accept)
     array = np.asarray(given)
     if array.dtype.kind not in "bif":
         raise InputError(f"--constant {name} is {str(given)[:80]}; expected whole numbers below 2^63, or numbers")
     return array
-
-
-def read_npy(path: Path) -> Array:
-    """The array in a .npy file, which is not trusted. Raises InputError."""
-    try:
-        array: Array = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError):
-        raise InputError(f"{path} is no {SUFFIX} file of numbers, or damaged: numpy.save writes such files") from None
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _own_shape(array: Array, dims: Dims | None) -> tuple[int, ...] | None:
@@ -157,8 +156,16 @@ def _constant(graph: onnx.GraphProto, name: str, array: Array, shapes: Sequence[
     dtype = element_type(free_inputs(graph)[name].type.tensor_type.elem_type, f"input {name!r}")
     check_shape(shapes[0], f"input {name!r}")
     if array.nbytes > MOST_BYTES or (array.ndim == 0 and prod(shapes[0]) > MOST_BYTES):
-        raise ModelError(f"--constant {name} has more than {MOST_BYTES} bytes; expected less: store it in the model")
+        raise ModelError(_too_large(name))
     return np.array(np.broadcast_to(array, shapes[0]).astype(DTYPES[dtype]))
+
+
+def _too_large(name: str) -> str:
+    return f"--constant {name} has more than {MOST_BYTES} bytes; expected less: store it in the model"
+
+
+def _misfitting(name: str, dtype: str, found: str) -> str:
+    return f"--constant {name}: the model's input is of type {dtype}; found {found}"
 
 
 def _misfit(array: Array, typed: bool, dtype: str) -> str | None:
