@@ -85,16 +85,32 @@ def unsettled(ours: Array, theirs: Array, roundoff: float | None = None, units: 
         return np.asarray(ours != theirs)
     unit = units * (ROUNDOFF[theirs.dtype.name] if roundoff is None else roundoff)
     channels = [np.moveaxis(x, 1, 0) if x.ndim > 2 else x[None] for x in (ours, theirs)]
-    apart = np.ones(channels[0].shape, bool)
+    apart = np.zeros(channels[0].shape, bool)
     count = max(1, SEARCHED * len(apart) // apart.size)
     for k in range(0, len(apart), count):
-        a, b = (x[k : k + count].astype(np.float64) for x in channels)
+        first, second = (x[k : k + count] for x in channels)
+        doubtful = k + np.flatnonzero(~_surely_settled(first, second, unit))
+        if not doubtful.size:
+            continue
+        a, b = (x[doubtful].astype(np.float64) for x in channels)
         with np.errstate(all="ignore"):
             size = np.where(np.isfinite(b), np.abs(b), 0.0)
             scale = np.sqrt(np.mean(size**2, axis=tuple(range(1, size.ndim)), keepdims=True))
             near = np.abs(a - b) <= np.maximum(unit * np.maximum(size, scale), NORMAL)
-            apart[k : k + count] = ~(near | (a == b) | (np.isnan(a) & np.isnan(b)))
+            apart[doubtful] = ~(near | (a == b) | (np.isnan(a) & np.isnan(b)))
     return np.moveaxis(apart, 0, 1) if theirs.ndim > 2 else apart[0]
+
+
+def _surely_settled(ours: Array, theirs: Array, unit: float) -> NDArray[np.bool_]:
+    """The channels all of whose differences are well within `unit` of their root mean square: arithmetic in their own
+    dtype says so in a quarter of the time. Infinities and NaNs are in none."""
+    a, b = (x.reshape(len(x), -1) for x in (ours, theirs))
+    if b.dtype not in (np.float32, np.float64) or a.dtype != b.dtype:
+        return np.zeros(len(b), bool)
+    with np.errstate(all="ignore"):
+        largest = np.abs(a - b).max(axis=1)
+        scale = np.sqrt(np.einsum("ij,ij->i", b, b, dtype=np.float64, casting="safe") / b.shape[1])
+        return np.asarray((largest <= 0.9 * unit * scale) & np.isfinite(scale))
 
 
 def differences(ours: Array, theirs: Array) -> NDArray[np.float64]:

@@ -28,6 +28,7 @@ from modelc.verify.steps import FLIPPED, FLIPPED_STEPS, at_ties, judged
 Array = NDArray[Any]
 Values = Callable[[str], Array]  # what the model's values are in this run, by name
 MOST_MOVES = 3.0  # how often as far as ONNX Runtime's numbers on moved inputs ours may be from its own
+UNITS_OF_ONE = 4.0  # roundoffs of 1 that functions with limits leave in results near 0
 LEAST_MORE = 2.0  # how often as far a smooth function's numbers move at least, when its inputs move FARTHER
 MOST_FARTHER = 3.0  # how often as far from a third engine's as ONNX Runtime's ours may be, to mean the same
 
@@ -167,9 +168,11 @@ def moves_as_far(ours: Array, theirs: Array, moved: Sequence[Array]) -> bool:
 
 def moves_on(theirs: Array, little: Sequence[Array], more: Sequence[Array]) -> bool:
     """Whether numbers move on where inputs do, as a smooth function's: where something is rounded or chosen at a tie,
-    they jump by as much for the least move."""
-    first, second = (max((_apart(array, theirs)[0] for array in runs), default=0.0) for runs in (little, more))
-    return second > LEAST_MORE * first
+    they jump by as much for the least move. What moves by roundoffs of 1 alone, as a saturated sigmoid, is no jump."""
+    first, second = ([_apart(array, theirs) for array in runs] for runs in (little, more))
+    if max((largest for _, largest in first), default=0.0) <= UNITS_OF_ONE * ROUNDOFF["float32"]:
+        return True
+    return max(rms for rms, _ in second) > LEAST_MORE * max(rms for rms, _ in first)
 
 
 def _is_as_near(third: Array, ours: Array, theirs: Array, where: Array) -> bool:

@@ -278,7 +278,7 @@ class _Inside:
             if name in assembled:
                 near = distance(assembled[name][1], theirs, limits.rtol, limits.atol)
                 return BOTH_RIGHT if near.passed else UNEXPLAINED
-            return self.judge.explains(name, theirs)
+            return self.judge.explains(name, theirs, whole=departs or bool(self.judge.doubted))
 
         ordinary = 0.0 if self.judge.doubted else whole.ordinary(self.number)  # of a doubt pieces decide
         # no piece is equal to the last bit

@@ -26,7 +26,7 @@ from modelc.ir.expr import DTYPES
 from modelc.ir.program import BoundTask, Program
 from modelc.package.link import PARAMS
 from modelc.package.spec import Plan
-from modelc.verify.compare import unsettled
+from modelc.verify.compare import differences, unsettled
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 from modelc.verify.kernels.calls import KernelCall, Use
 from modelc.verify.kernels.computed import MACHINE_POINTS, Kernels
@@ -48,6 +48,7 @@ FEW = Effort(
     positions=4, samples=1 << 11, operands=1 << 16, points=1 << 24, calls=1, work=0, kernel_work=0
 )  # of later runs, and of a kernel that was judged in another place
 FEWEST = replace(FEW, positions=1, samples=1 << 9, operands=1 << 14)  # where time is over
+MOST_DEPARTING = 1 << 9  # numbers that stand for a value which is near in the whole model
 DEPARTING = 1 << 12  # numbers that depart from another engine's, which are judged at a time
 LEAST_WORK = 1.2e7  # that all kernels of a package may take, however few they are
 JUDGED_RUNS = 2  # in which kernels are judged while there is time; in later ones for half of it
@@ -206,14 +207,18 @@ class Judge:
                 values[name] = bound, array
         return values
 
-    def explains(self, name: str, theirs: Array) -> Explanation:
-        """What is known of each element of a value of the last run that departs from `theirs`, another engine's, beyond
-        roundoff."""
+    def explains(self, name: str, theirs: Array, whole: bool = True) -> Explanation:
+        """What is known of the elements of a value of the last run that depart from `theirs`, another engine's, beyond
+        roundoff: of the `whole` value, or of those that depart most."""
         call, buffer = self._writers[name]
         ours = in_model(self._given[name], self.blueprint.graph.values[name], self.blueprint.graph)
         if ours is None or any(n < m for n, m in zip(ours.shape, theirs.shape, strict=True)):
             return UNEXPLAINED
-        departing = np.flatnonzero(unsettled(ours[tuple(slice(m) for m in theirs.shape)], theirs))
+        ours = ours[tuple(slice(m) for m in theirs.shape)]
+        departing = np.flatnonzero(unsettled(ours, theirs))
+        if not whole and departing.size > MOST_DEPARTING:
+            apart = differences(ours.reshape(-1)[departing], theirs.reshape(-1)[departing])
+            departing = np.sort(departing[np.argpartition(apart, -MOST_DEPARTING)[-MOST_DEPARTING:]])
         pieces = [departing[k : k + DEPARTING] for k in range(0, departing.size, DEPARTING)]
         indices = [np.unravel_index(piece, theirs.shape) if theirs.shape else () for piece in pieces]
         with np.errstate(all="ignore"):
