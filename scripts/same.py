@@ -1,6 +1,7 @@
 """Whether modelc makes the same as before a change.
 
-    python scripts/same.py record|check FILE [--targets T ...] [--networks NAME ...] [--operators PATTERN] [--part K/N]
+    python scripts/same.py record|check FILE [--targets T ...] [--networks NAME ...] [--operators PATTERN]
+                                           [--measured FILE ...] [--part K/N]
 
 `record` compiles networks of scripts/make_networks.py and the smallest of ONNX's own node tests of each operator, for
 each target, and writes the sha256 of every file of the packages into FILE, or the sentence of a refusal; and the price
@@ -17,7 +18,7 @@ import hashlib
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -39,6 +40,7 @@ from modelc.cli.terminal import err, out
 
 TARGETS = ("native", "raspberry-pi-5", "riscv64-v", "wasm32-simd")
 SMALL = ("resnet18", "mobilenet-v2", "bert-tiny", "dcgan")
+MEASURED = tuple(sorted((paths.ROOT / "targets/cost").glob("*.jsonl")))
 LIMITS = Limits(seconds=600.0, bytes=8 << 30)
 NEAR = 1e-12  # relative, of prices
 MOST_SHOWN = 40
@@ -96,10 +98,10 @@ def packages(arguments: argparse.Namespace) -> dict[str, Any]:
     return made
 
 
-def prices() -> dict[str, list[float | None]]:
+def prices(files: Iterable[Path]) -> dict[str, list[float | None]]:
     """The logarithms of the prices of measured points, by file and Task; None for points that no Sketch has."""
     priced: dict[str, list[float | None]] = {}
-    for path in sorted((paths.ROOT / "targets/cost").glob("*.jsonl")):
+    for path in files:
         measurements = read_measurements(path)
         for number, values in enumerate(log_estimates(measurements, measurements.target.cost)):
             priced[f"{path.name} {number}"] = [None if np.isnan(x) else float(x) for x in values]
@@ -139,10 +141,11 @@ def main() -> int:
     parser.add_argument("--targets", nargs="+", default=TARGETS, metavar="T")
     parser.add_argument("--networks", nargs="*", default=SMALL, choices=tuple(NETWORKS), metavar="NAME")
     parser.add_argument("--operators", default="*", metavar="PATTERN", help="of operators' names (default: all)")
+    parser.add_argument("--measured", nargs="*", type=Path, default=MEASURED, metavar="FILE", help="of points to price")
     parser.add_argument("--part", type=part_of, default=(1, 1), metavar="K/N")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes at a time (default: 2)")
     arguments = parser.parse_args()
-    now = {"packages": packages(arguments), "prices": prices()}
+    now = {"packages": packages(arguments), "prices": prices(arguments.measured)}
     if arguments.verb == "record":
         arguments.file.write_text(json.dumps(now, indent=1) + "\n")
         out.print(f"{len(now['packages'])} packages and the prices of {len(now['prices'])} Tasks")
