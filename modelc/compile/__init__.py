@@ -1,6 +1,7 @@
 """A model and a target go in, a verified package comes out.
 
 config.py        the configuration: defaults, and what a user's file changes
+shapes.py        sets of shapes, as a user of the library gives them
 inputs.py        what of a model's inputs is fixed, by flags, data and configuration
 padding.py       dimensions along which inputs may be shorter
 choices.py       choices.json: what an earlier package chose

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from modelc.compile.inputs import GivenShapes, dim_sizes, shape_sets
+from modelc.compile.shapes import GivenShapes, dim_sizes, shape_sets
 from modelc.errors import InputError, blaming
 from modelc.frontend.load.given import ModelSource, model_file
 from modelc.frontend.load.outline import read_outline

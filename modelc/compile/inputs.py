@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
-from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from modelc.compile.choices import Choices, Shapes
 from modelc.compile.config import Config, Inputs
-from modelc.errors import InputError, ModelError
+from modelc.errors import ModelError
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.steering.flags import Given, Steered, steerable, steered
 from modelc.frontend.steering.specialise import Dims, declared_shapes, free_flags
@@ -25,30 +24,6 @@ from modelc.package.padding import Padding
 from modelc.verify.check import check_feed, without_constants
 
 Arrays = Mapping[str, NDArray[Any]]
-GivenShapes = Mapping[str, Sequence[int]]  # of inputs, by name
-
-
-def shape_sets(given: GivenShapes | Sequence[GivenShapes]) -> tuple[Shapes, ...]:
-    """Sets of shapes, a variant each: what was given is one, or several. Raises InputError."""
-    several = (given,) if isinstance(given, Mapping) else given
-    try:
-        return tuple({name: tuple(map(index, shape)) for name, shape in one.items()} for one in several)
-    except (TypeError, AttributeError):
-        raise InputError(
-            f"shapes is {str(given)[:200]}; expected whole numbers by input, such as {{'x': (1, 3, 224, 224)}}, or a "
-            "list of such, each of which makes a variant"
-        ) from None
-
-
-def dim_sizes(given: Mapping[str, int | Sequence[int]]) -> dict[str, tuple[int, ...]]:
-    """Numbers for free dimensions by name. Raises InputError."""
-    try:
-        return {name: (index(n),) if hasattr(n, "__index__") else tuple(map(index, n)) for name, n in given.items()}
-    except (TypeError, AttributeError):
-        raise InputError(
-            f"dims is {str(given)[:200]}; expected a whole number for each dimension, such as {{'batch': 8}}, or "
-            "several, each of which makes a variant"
-        ) from None
 
 
 @dataclass(frozen=True)

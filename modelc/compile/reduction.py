@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.compile.arrays import write_npz
-from modelc.compile.inputs import Flags, GivenShapes, dim_sizes, shape_sets
+from modelc.compile.inputs import Flags
 from modelc.compile.minimise import minimised
+from modelc.compile.shapes import GivenShapes, dim_sizes, shape_sets
 from modelc.errors import ModelError
 from modelc.frontend.load.given import ModelSource, model_file
 from modelc.frontend.steering.flags import Given

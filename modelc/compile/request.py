@@ -11,7 +11,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modelc.compile.config import Config, check_precision, load_config
-from modelc.compile.inputs import Flags, GivenShapes, dim_sizes, shape_sets
+from modelc.compile.inputs import Flags
+from modelc.compile.shapes import GivenShapes, dim_sizes, shape_sets
 from modelc.compile.stages import STAGES
 from modelc.errors import ConfigError
 from modelc.frontend.load.given import UNNAMED, ModelSource

@@ -40,9 +40,8 @@ def real_numbers(tensor: TensorInfo, aims: Aims, sample: int, rng: np.random.Gen
         return ((rng.permutation(prod(shape)) + 0.5) / prod(shape)).reshape(shape)
     numbers = _image(shape, aims.pixels * (sample % 2 == 0), rng) if _is_image(shape) else rng.standard_normal(shape)
     if sample % 2 and numbers.size >= LEAST_WIDE and tensor.dtype not in NARROW:
-        places = _places(numbers.size, max(2, round(WIDE_SHARE * numbers.size)), rng)  # of both signs, most far out
-        signs = np.resize((-1, 1), places.size)
-        numbers.reshape(-1)[places] = signs * WIDE * np.sqrt(rng.random(places.size))
+        places = _places(numbers.size, max(2, round(WIDE_SHARE * numbers.size)), rng)
+        numbers.reshape(-1)[places] = np.resize((-1, 1), places.size) * rng.uniform(WIDE / 2, WIDE, places.size)
     numbers = _at_thresholds(numbers, aims, sample, rng)
     numbers = _at_ties(numbers, aims.steps, sample, rng)
     return with_equal(numbers, aims.tied, rng)

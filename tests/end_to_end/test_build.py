@@ -131,7 +131,7 @@ def test_the_second_time_all_are_kept_and_what_was_damaged_is_made_good(
     assert outcomes(copied) == dict.fromkeys(CELLS, "kept") and contents(copied / "out") == before
     assert again(copied, "--dry-run", "--only", "su?:mine") == 0
     said = capsys.readouterr().out
-    assert "1 cell: 1 kept" in said
+    assert "of 1 cell, 0 would be built" in said
 
 
 def test_what_changed_is_built_again_and_nothing_else(copied: Path) -> None:
@@ -247,7 +247,7 @@ def test_everything_that_is_missing_is_said_at_once(tmp_path: Path, capsys) -> N
     assert ended("build", tmp_path / "modelc.yaml", "--cache", tmp_path / "cache", "--no-database") == 2
     said = capsys.readouterr().err
     for words in (
-        "models.net: dimensions are free: add --dim batch=N --dim h=N, here dims: {batch: N, h: N}",
+        "models.net: dimensions are free: add --dim batch=1 --dim h=1, here dims: {batch: 1, h: 1}",
         "models.gone: ",
         "models.other: ",
         f"models.form, for {TARGET}: a free-standing package has no shared library",
@@ -368,7 +368,7 @@ def test_a_rule_of_the_users_is_part_of_what_is_kept(copied: Path, monkeypatch: 
 
     monkeypatch.setitem(derivation._RULES, "own", Rule("own", own))
     assert again(copied, "--dry-run") == 0
-    assert "4 cells: 4 to build" in capsys.readouterr().out
+    assert "of 4 cells, 4 would be built" in capsys.readouterr().out
 
 
 def test_a_target_that_cannot_be_verified_is_said_before_anything_is_made(
@@ -543,7 +543,7 @@ def test_a_killed_worker_costs_only_time(processes: Processes, built: Path, tmp_
     processes.there(1)
     files(tmp_path)
 
-    def look(text: str) -> None:
+    def look(stage: str, text: str) -> None:
         if text.endswith(" s") and first.poll() is None:  # a cell is built
             first.kill()
             processes.worker()

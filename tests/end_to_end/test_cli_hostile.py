@@ -70,7 +70,7 @@ def test_numbers_are_finite(cli, option) -> None:
 
 
 def test_python_refuses_numbers_too() -> None:
-    with pytest.raises(InputError, match="rtol is nan"):
+    with pytest.raises(InputError, match="rtol=nan; expected a number"):
         modelc.verify(small.package(), small.model(), rtol=float("nan"))
     with pytest.raises(InputError, match="seconds is inf"):
         modelc.bench(small.package(), seconds=float("inf"))

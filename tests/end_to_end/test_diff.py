@@ -18,6 +18,7 @@ from modelc.package import read_package
 from modelc.verify import rounds
 from modelc.verify import slower as judging
 from modelc.verify.diff import diff
+from modelc.verify.noise import Noise
 from modelc.verify.rounds import Measured, Pair
 from modelc.verify.slower import Slower
 
@@ -78,7 +79,14 @@ def test_bench_fails_where_it_is_asked_to(
 
     monkeypatch.setattr(judging, "slower", judged)
     engine = {"about": "modelc", "median_ms": 1.0, "p10_ms": 1.0, "p90_ms": 1.0, "runs": 1}
-    report = {"threads": 1, "inputs": {}, "notes": [], "engines": {"modelc": engine}, "ratio": {}}
+    report = {
+        "threads": 1,
+        "inputs": {},
+        "notes": [],
+        "noise": Noise(1.0, 1.0).to_json(),
+        "engines": {"modelc": engine},
+        "ratio": {},
+    }
     monkeypatch.setattr(sys.modules["modelc.verify.bench"], "bench", lambda *_: dict(report))
     arguments = ("bench", pair[0], "--against", pair[1], "--seconds", "0.1", "--fail-if", "slower:2.5%")
     assert ended(*arguments) == code and asked == [0.025]

@@ -22,7 +22,7 @@ from onnx import helper
 from repository import ROOT
 
 from modelc import DISTRIBUTION, __version__
-from modelc.compile.doctor import examined
+from modelc.compile.doctor import doctor
 
 for library in ("hatchling", "hatch_fancy_pypi_readme", "packaging"):
     pytest.importorskip(library, reason=f"{library} is not installed, which builds wheels: {DISTRIBUTION}[test]")
@@ -144,7 +144,7 @@ def test_a_foreign_distribution_beside_it_is_named(tmp_path: Path) -> None:
 
 def test_the_doctor_names_a_foreign_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def finding():
-        return next(finding for finding in examined() if finding.what == "import name modelc")
+        return next(finding for finding in doctor() if finding.what == "import name modelc")
 
     assert finding().present or any(found.metadata["Name"] == "modelc" for found in distributions())
     write_foreign(tmp_path)

@@ -79,5 +79,5 @@ def test_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_the_runtime_says_of_a_cpu() -> None:
     (sentence,) = (block for block in SHOWN if block.startswith("the package needs the CPU feature"))
-    source = re.sub(r'"\s*"', "", (ROOT / "modelc/runtime/modelc_files.c").read_text())
+    source = re.sub(r'"\s*"', "", (ROOT / "modelc/runtime/modelc_check.c").read_text())
     assert sentence.replace("'avx512f'", "'%s'") in source

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -210,14 +212,26 @@ def processes_in(folder: Path) -> list[str]:
     return found
 
 
+@contextmanager
+def killed(process: subprocess.Popen[str]) -> Iterator[None]:
+    """At the end of a test that fails too, for which nobody would wait."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_does_not_wait_for_the_first(tmp_path: Path, number: int) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
         [sys.executable, "-c", SLOW, "1000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
         cwd=tmp_path, preexec_fn=as_from_a_terminal,
-    ) as process:  # fmt: skip
+    ) as process, killed(process):  # fmt: skip
         assert process.stdout is not None and process.stdout.readline() == "made\n"
+        until = time.monotonic() + 60
+        while len(processes_in(tmp_path)) < 3 and time.monotonic() < until:
+            time.sleep(0.05)
         assert len(left(tmp_path)) == 3 and len(processes_in(tmp_path)) >= 3
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "unwinding\n"

@@ -541,7 +541,7 @@ def test_an_installed_package_carries_the_targets(tmp_path: Path) -> None:
     (tmp_path / "modelc").mkdir()
     for part in ("__init__.py", "errors.py", "scratch.py"):
         shutil.copy(source / "modelc" / part, tmp_path / "modelc" / part)
-    for room in ("ir", "target"):
+    for room in ("ir", "runtime", "target"):
         shutil.copytree(source / "modelc" / room, tmp_path / "modelc" / room)
     shutil.copytree(source / "targets", tmp_path / "modelc/data/targets")
     script = "from modelc.target import *; print(*(load_target(name).name for name in list_targets()[1:]))"

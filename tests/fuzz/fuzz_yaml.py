@@ -30,7 +30,8 @@ from fuzzing import Report
 from onnx import TensorProto, helper, numpy_helper
 from repository import ROOT
 
-from modelc.compile import command  # before any child, for all of them
+import modelc
+from modelc.compile import command as command  # before any child, for all of them
 from modelc.compile.config import load_config
 from modelc.compile.minimise import minimised
 from modelc.target import load_target, read_intrinsics
@@ -301,7 +302,7 @@ def originals(kinds: list[str], folder: Path) -> list[tuple[str, str, bytes]]:
         for path in sorted(ROOT.glob(places[kind]))
     ]
     if "choices" in kinds:
-        command.compile(folder / "small.onnx", target="x86-64-v3", output=folder / "small.modelc", verify=False)
+        modelc.compile(folder / "small.onnx", target="x86-64-v3", output=folder / "small.modelc", verify=False)
         found.append(("choices", "choices.json", (folder / "small.modelc/choices.json").read_bytes()))
     return found
 
@@ -339,7 +340,7 @@ def use(mutated: Mutated, folder: Path) -> str:
             given = {"target": "x86-64-v3", "config": load_config(path)}
         else:
             given = {"choices": path}
-        command.compile(
+        modelc.compile(
             folder / "small.onnx", output=place / "p", stop_after="codegen", verify=False, threads=1, **given
         )
         return "compiled"
