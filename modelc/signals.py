@@ -115,10 +115,10 @@ def descendants(process: int) -> list[int]:
         for name in filter(str.isdigit, os.listdir("/proc")):
             if (parent := _parent(int(name))) is not None:
                 children.setdefault(parent, []).append(int(name))
-    found = list(children.get(process, ()))
-    for each in found:  # which grows
-        found += children.get(each, ())
-    return found
+    started = list(children.get(process, ()))
+    for child in started:  # the list grows
+        started += children.get(child, ())
+    return started
 
 
 def _parent(process: int) -> int | None:

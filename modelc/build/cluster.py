@@ -111,7 +111,7 @@ class BuildCluster(DaskClient):
 
 
 def shipped(order: Mapping[str, Any]) -> tuple[dict[str, Any], Files]:
-    """An order whose paths are of files that go with it: the model with those beside it, the target with its
+    """An order with relative paths, and the files at them: the model and its external data, the target and its
     intrinsics, data, choices, constants."""
     model = Path(order["model"])
     paths = {f"model/{path.relative_to(model.parent)}": path for path in (model, *files_beside(model))}

@@ -56,7 +56,7 @@ def read_one_given(path: Path, name: str, takers: Sequence[Path]) -> NDArray[Any
 
 
 def _check(path: Path, name: str, kind: Kind, inputs: Sequence[Taken], takers: Sequence[Path]) -> None:
-    of_name = [one for one in inputs if one.name == name]
+    of_name = [taken for taken in inputs if taken.name == name]
     if any(one.fits(kind) for one in of_name):
         return
     shown = " or ".join(dict.fromkeys(f"{one.dtype or ''}{list(one.dims or ())}" for one in of_name))
@@ -67,15 +67,15 @@ def _check(path: Path, name: str, kind: Kind, inputs: Sequence[Taken], takers: S
 
 def _inputs_of(takers: Sequence[Path]) -> list[Taken]:
     """Each input, for each variant: of a package also of what are constants in it."""
-    found = list[Taken]()
+    inputs = list[Taken]()
     for taker in takers:
         if not taker.is_dir() and taker.suffix != ARCHIVE:
             graph = read_outline(taker).graph
             shapes = declared_shapes(graph)
             types = {n: ELEMENT_TYPES.get(i.type.tensor_type.elem_type) for n, i in free_inputs(graph).items()}
-            found += [Taken(n, types[n] if types[n] in DTYPES else None, dims) for n, dims in shapes.items()]
+            inputs += [Taken(n, types[n] if types[n] in DTYPES else None, dims) for n, dims in shapes.items()]
             continue
         manifest = read_package(taker).manifest
-        found += [Taken(t.name, t.dtype, t.shape) for plan in manifest.variants for t in plan.inputs]
-        found += [Taken(c.name, c.tensor.dtype, c.tensor.shape) for c in manifest.constants]
-    return found
+        inputs += [Taken(t.name, t.dtype, t.shape) for plan in manifest.variants for t in plan.inputs]
+        inputs += [Taken(c.name, c.tensor.dtype, c.tensor.shape) for c in manifest.constants]
+    return inputs

@@ -298,10 +298,10 @@ def size(e: Expr, loaded: Mapping[str, int]) -> int:
 
 def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:
     """`e` with each Var named in `values` replaced."""
-    others = {name: value for name, value in values.items() if value != Var(name)}
-    if not any([name in others for name in variables(e)]):
+    replaced = {name: value for name, value in values.items() if value != Var(name)}
+    if not any([name in replaced for name in variables(e)]):
         return e
-    return rewrite(e, lambda x: others.get(x.name) if isinstance(x, Var) else None)
+    return rewrite(e, lambda x: replaced.get(x.name) if isinstance(x, Var) else None)
 
 
 def variables(e: Expr) -> frozenset[str]:

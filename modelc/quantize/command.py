@@ -133,9 +133,9 @@ def compile(request: CalibratedRequest) -> CompileResult:
         block: How many weights of 4 bits have one scale. Default: 32.
         calibrate: Samples by which the model is quantized, for precision int8 or auto: an .npz file whose arrays have a
             leading axis of samples, or a folder with a file for each.
-        metric: What judges the outputs of a quantized model: a function `metric(outputs, sample)` of two mappings of
-            arrays by name, the sample with all that the data has (labels), that gives a number, more for better; or
-            FILE.py:FUNCTION, which is executed. Default: the classes that agree, or the relative error.
+        metric: A function `metric(outputs, sample)`, which scores a model's outputs: larger is better. Both arguments
+            map names to arrays; the sample has the labels of the data, too. Or FILE.py:FUNCTION; the file is executed.
+            Default: the share of agreeing classes, or the relative error.
         max_drop: How much worse than the float model outputs may be on samples that are held back, as a share from 0 to
             1. Default: 0.01.
 

@@ -77,11 +77,11 @@ def _of_package(path: Path, request: ReportRequest, say: Callable[[str], None]) 
         title = f"{title}: {path.stem} beside {Path(request.against).stem}"
         sections += _side_by_side(Path(request.against), path, say)
     sections += _kernels(facts)
-    text = (
-        "A box is a kernel, redder the longer it takes, with the ONNX nodes in it; an edge is a value, with its layout "
-        "where that is not row-major. Hover for all of it; search finds names."
-    )
-    if facts["arena"]:
+    if facts["drawing"] is not None:
+        text = (
+            "A box is a kernel, redder the longer it takes, with its ONNX nodes; an edge is a value, with its layout "
+            "where that is not row-major. Tooltips have the whole names, and the search of the browser finds them."
+        )
         sections.append(Section("The graph", text, drawing=facts["drawing"]))
     if facts["arena"]:
         text = "Each rectangle is a value: it takes its bytes from the step that writes it to the last that reads it."

@@ -53,7 +53,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class _Value:
-    """What a place of the graph writes and others read, by their numbers."""
+    """A value between two boxes, by their numbers."""
 
     writer: int
     reader: int
@@ -105,9 +105,8 @@ def _places(count: int, values: Sequence[_Value]) -> list[tuple[int, int]]:
     read: list[list[int]] = [[] for _ in range(count)]
     written: list[list[int]] = [[] for _ in range(count)]
     for value in values:
-        if value.writer != value.reader:
-            read[value.reader].append(value.writer)
-            written[value.writer].append(value.reader)
+        read[value.reader].append(value.writer)
+        written[value.writer].append(value.reader)
     layer = [0] * count
     pending = [number for number in range(count) if not read[number]]
     waiting = [len(set(writers)) for writers in read]

@@ -20,8 +20,6 @@ from modelc.verify.bench import beside_ort
 from modelc.verify.noise import Noise
 from modelc.verify.profile import profile
 
-TIMES_OF = "timed on this machine, one thread"
-
 
 def package_facts(path: Path, threads: int = 1, model: Path | None = None) -> dict[str, Any]:
     """A package: its summary, its kernels (with times where this machine can run it), its arena, verification and
@@ -38,7 +36,7 @@ def package_facts(path: Path, threads: int = 1, model: Path | None = None) -> di
         "path": str(path),
         "summary": dict(_summary(package, timed, beside)),
         "kernels": kernels,
-        "drawing": drawing_of(plan, kernels, lives),
+        "drawing": drawing_of(plan, kernels, lives) if any(step.written for step in plan.steps) else None,
         "total_us": timed["total_us"] if timed else None,
         "untimed_because": why,
         "roof": _roof(timed) if timed else None,

@@ -11,9 +11,9 @@
  * long as the library is loaded.
  *
  * fork() copies the calling thread alone. A child may open packages of its own, and may exec. It may run a handle that its
- * parent has opened, with all that this keeps, and close it, if at the fork no other thread was in a call on the handle and
- * its own threads slept, which they do a moment after a run: the child computes in its one thread. To fork beside a thread
- * that runs the handle is not supported: its locks are copied as they are, and the child may wait for ever.
+ * parent has opened, with all that this keeps, and close it, if at the fork no other thread was in a call on the handle: the
+ * child computes in its one thread. To fork beside a thread that runs the handle is not supported: its lock is copied as it
+ * is, and the child may wait for ever.
  *
  * A model that is compiled to be free-standing (compile --freestanding) has init and memory_size in the place of open and
  * close: it needs no system, starts no threads and opens no files. Of its calls one may go on at a time in a handle, and

@@ -24,7 +24,10 @@ static _Thread_local char message[MC_MESSAGE_BYTES];
 
 char *mc_message(void) { return message; }
 
-void mc_lock(modelc_handle *handle) { pthread_mutex_lock(&handle->host->lock); }
+void mc_lock(modelc_handle *handle) {
+    pthread_mutex_lock(&handle->host->lock);
+    mc_pool_enter(handle->host->pool);
+}
 
 void mc_unlock(modelc_handle *handle) { pthread_mutex_unlock(&handle->host->lock); }
 

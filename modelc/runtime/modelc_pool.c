@@ -3,8 +3,9 @@
  * The caller publishes a job by storing its number of chunks in `unclaimed`, and works on it itself. Whoever
  * decrements `unclaimed` may take one chunk, and only then reads the job: it cannot change before that chunk is done.
  * A thread takes chunks of its own share first, the same part of every step's loop, for it finds in its cache what it
- * wrote there in the step before; then those that others have left. So nobody waits for a worker that came late, and a
- * process that lost its workers (after fork) still computes.
+ * wrote there in the step before; then those that others have left. So nobody waits for a worker that came late. A forked
+ * process has no workers, and a lock that one of them held at the fork stays locked there: it computes alone and asks no
+ * lock.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -45,6 +46,7 @@ struct mc_pool {
     pthread_cond_t work, finished;
     int32_t threads; /* with the caller */
     int32_t started; /* workers that run */
+    int alone;       /* the caller runs steps without workers */
     int flush_denormals;
     uint64_t spin;
     pid_t owner;
@@ -54,6 +56,8 @@ struct mc_pool {
 };
 
 static const size_t HUGE_PAGE = 2 << 20;
+
+static int is_forked(const mc_pool *pool) { return pool->owner != getpid(); }
 
 uint64_t mc_now(void) {
     struct timespec t;
@@ -167,8 +171,10 @@ static void wake_workers(mc_pool *pool) {
     pthread_mutex_unlock(&pool->lock);
 }
 
+void mc_pool_enter(mc_pool *pool) { pool->alone = pool->threads == 1 || is_forked(pool); }
+
 void mc_pool_run(mc_pool *pool, const mc_step *step, const mc_frame *frame) {
-    if (step->serial || step->extent <= 1 || pool->threads == 1) {
+    if (step->serial || step->extent <= 1 || pool->alone) {
         step->run(frame, pool->scratch, 0, step->extent);
         return;
     }
@@ -231,7 +237,7 @@ mc_pool *mc_pool_open(int32_t threads, size_t scratch_bytes, int flush_denormals
 
 void mc_pool_close(mc_pool *pool) {
     if (!pool) return;
-    if (pool->owner == getpid()) { /* a forked child has no workers to join */
+    if (!is_forked(pool)) {
         atomic_store(&pool->quit, 1);
         wake_workers(pool);
         for (int32_t i = 0; i < pool->started; i++) pthread_join(pool->workers[i + 1].thread, NULL);

@@ -217,6 +217,7 @@ __attribute__((format(printf, 2, 3))) modelc_status mc_fail(modelc_status status
 typedef struct mc_pool mc_pool;
 mc_pool *mc_pool_open(int32_t threads, size_t scratch_bytes, int flush_denormals);
 void mc_pool_close(mc_pool *pool);
+void mc_pool_enter(mc_pool *pool); /* before a process runs steps: it may have been forked since */
 void mc_pool_run(mc_pool *pool, const mc_step *step, const mc_frame *frame);
 uint64_t mc_now(void); /* nanoseconds of the monotonic clock */
 void *mc_map_zeroed(size_t bytes);

@@ -64,10 +64,10 @@ def bench(
         inputs: Arrays by name, in the variant that takes them. Default: drawn, in the first variant.
 
     Returns:
-        By the keys `engines` the milliseconds of each (median_ms, p10_ms, p90_ms) and the number of runs; `ratio` each
-        engine's time over the package's, the median over slices that follow each other: above 1 the package is faster;
-        `noise` of a fixed loop by turns with them; with `peak` also `peak_gflops` by dtype, and `peak_share`, the part
-        of the time that its arithmetic would take there.
+        A dictionary. `engines`: milliseconds of each (median_ms, p10_ms, p90_ms), and the number of runs. `ratio`: each
+        engine's time over the package's, the median of neighbouring slices; above 1 the package is faster. `noise`:
+        the spread and the drift of a fixed loop by turns with them. With `peak` also `peak_gflops` by dtype, and
+        `peak_share`: the package's share of that peak.
 
     Raises:
         InputError: There is no such engine, the model is missing, or inputs do not fit.

@@ -174,13 +174,16 @@ def moves_as_far(ours: Array, theirs: Array, moved: Sequence[Array]) -> bool:
     return bool(our_rms <= MOST_MOVES * rms and our_largest <= MOST_MOVES * largest)
 
 
-def moves_on(theirs: Array, little: Sequence[Array], more: Sequence[Array]) -> bool:
-    """Whether numbers move on where inputs do, as a smooth function's: where something is rounded or chosen at a tie,
-    they jump by as much for the least move. What moves by roundoffs of 1 alone, as a saturated sigmoid, is no jump."""
-    first, second = ([_apart(array, theirs) for array in runs] for runs in (little, more))
-    if max((largest for _, largest in first), default=0.0) <= UNITS_OF_ONE * ROUNDOFF["float32"]:
+def moves_on(theirs: Array, little: Sequence[Array], farther: Sequence[Array]) -> bool:
+    """Whether another engine's numbers move on where its inputs move `farther`, as a smooth function's: where something
+    is rounded or chosen at a tie, they jump by as much for the least move. What moves by roundoffs of 1 alone, as a
+    saturated sigmoid, is no jump. False where their count changes, and without any."""
+    distances = [_apart(array, theirs) for array in little]
+    if max(largest for _, largest in distances) <= UNITS_OF_ONE * ROUNDOFF["float32"]:
         return True
-    return max(rms for rms, _ in second) > LEAST_MORE * max(rms for rms, _ in first)
+    if not farther or any(array.shape != theirs.shape for array in farther):
+        return False
+    return max(_apart(array, theirs)[0] for array in farther) > LEAST_MORE * max(rms for rms, _ in distances)
 
 
 def _is_as_near(third: Array, ours: Array, theirs: Array, where: Array) -> bool:

@@ -31,12 +31,11 @@ def profile(
         inputs: Arrays by name, in the variant that takes them. Default: drawn, in the first variant.
 
     Returns:
-        By the keys `total_us` the microseconds of a run in kernels; `kernels` a row for each in order of execution:
-        its ONNX `nodes`, `us` of all its calls in a run together (the median of `repeat` runs, beside their 10th and
-        90th percentiles), its `share` of the run, `flops`, `bytes`, `gflops`, and `peak_share`, against this
-        machine's vector peak for the dtype that it computes in (float32's where that was not measured); `operators`
-        sums of kernels, longest first; `noise` of a fixed loop between the runs; `peak_gflops` of a core by dtype.
-        What control flow does not come to takes nothing.
+        A dictionary. `total_us`: microseconds of a run in kernels. `kernels`: a row for each, in order of execution,
+        with its ONNX `nodes`, `us` of all its calls in a run (the median of `repeat` runs; p10_us, p90_us), `share` of
+        the run, `flops`, `bytes`, `gflops`, and `peak_share` of this machine's vector peak for its dtype (float32's
+        where none was measured). `operators`: sums of kernels, longest first. `noise`: the spread and the drift of a
+        fixed loop between the runs. `peak_gflops`: of a core, by dtype. Kernels in branches not taken have 0.
 
     Raises:
         InputError: Inputs do not fit the package.

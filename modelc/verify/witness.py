@@ -129,8 +129,11 @@ def _decisions(
     def moves_by_little(piece: Piece, explained: Explanation) -> bool:
         if piece.theirs.dtype.kind != "f" or not piece.may_move(explained):
             return False
-        little, more = (_moved_with_constants(path, piece.name, fed, MOVED_LITTLE * far) for far in (1, FARTHER))
-        return piece.moves_as_far(little) and moves_on(piece.theirs, little, more)
+        little = _moved_with_constants(path, piece.name, fed, MOVED_LITTLE)
+        if not piece.moves_as_far(little):
+            return False
+        farther = _moved_with_constants(path, piece.name, fed, FARTHER * MOVED_LITTLE)
+        return moves_on(piece.theirs, little, farther)
 
     decisions = {}
     for piece, explained in in_doubt.items():

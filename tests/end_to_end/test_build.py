@@ -25,6 +25,7 @@ from onnx import helper
 from small_model import save
 from three_ways import host_target, tensor_target
 from tiny_package import NATIVE_TRIPLE, skip_without_tools
+from user_intrinsics import PAIRS
 
 import modelc as library
 from modelc import runtime
@@ -470,34 +471,12 @@ def test_workers_are_told_to_end_and_remove_what_is_half_made(tmp_path: Path, mo
     assert (tmp_path / "tidied").exists()
 
 
-INTRINSICS = """
-intrinsics:
-  - name: pairs
-    architecture: x86_64
-    features: [avx512f, avx512bw]
-    instruction: vpmaddwd
-    operands:
-      C: {dtype: int32, shape: [16], lies: vector}
-      A: {dtype: int16, shape: [2], lies: memory}
-      B: {dtype: int16, shape: [16, 2], lies: vector}
-    semantics: |
-      block dot [i:16 | k:2] add
-        C[i] += int32(A[k]) * int32(B[i, k])
-    implementation: >-
-      C + call("llvm.x86.avx512.pmaddw.d.512", int32x16, bitcast(int16x32, broadcast(bitcast(int32, A), 16)), B)
-    roundings: 0
-    throughput: 2.0
-    latency: 6
-    temporaries: 2
-"""
-
-
 def test_a_target_in_a_file_goes_to_workers_with_its_intrinsics(tmp_path: Path, monkeypatch) -> None:
     """They have the files that are sent, and no others: what lies beside modelc.yaml is gone meanwhile."""
     there, here = tmp_path / "there", tmp_path / "here"
     there.mkdir()
     (here / "more").mkdir(parents=True)
-    (here / "more/pairs.yaml").write_text(INTRINSICS)
+    (here / "more/pairs.yaml").write_text(PAIRS)
     described = yaml.safe_load(load_target("x86-64-v4").to_yaml())
     described |= {"name": "mine", "intrinsics": ["avx512-f32", "more/pairs.yaml"]}
     (here / "mine.yaml").write_text(yaml.safe_dump(described))

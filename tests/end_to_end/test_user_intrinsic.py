@@ -13,6 +13,7 @@ from library_of import library_of
 from onnx import TensorProto, helper
 from tensor_tasks import RAGGED, contraction, from_end_to_end, intrinsics_in, ways_of
 from three_ways import check
+from user_intrinsics import PAIRS
 
 import modelc
 from modelc.cli import main
@@ -44,27 +45,6 @@ intrinsics:
     throughput: 1.0
     latency: 8
     temporaries: 4
-"""
-# Products of 16-bit numbers, by which a target can do without those of the shipped file.
-PAIRS = """
-intrinsics:
-  - name: pairs
-    architecture: x86_64
-    features: [avx512f, avx512bw]
-    instruction: vpmaddwd
-    operands:
-      C: {dtype: int32, shape: [16], lies: vector}
-      A: {dtype: int16, shape: [2], lies: memory}
-      B: {dtype: int16, shape: [16, 2], lies: vector}
-    semantics: |
-      block dot [i:16 | k:2] add
-        C[i] += int32(A[k]) * int32(B[i, k])
-    implementation: >-
-      C + call("llvm.x86.avx512.pmaddw.d.512", int32x16, bitcast(int16x32, broadcast(bitcast(int32, A), 16)), B)
-    roundings: 0
-    throughput: 2.0
-    latency: 6
-    temporaries: 2
 """
 
 

@@ -367,11 +367,11 @@ def _scatter(b: Builder, n: OnnxNode) -> None:
 def _layer_normalization(b: Builder, n: OnnxNode) -> None:
     """Mean and inverse deviation are float32, also of float64."""
     statistics = n.outputs[1:] if any(n.outputs[1:]) else ()
-    made = statistics
+    computed = statistics
     if b.value(n.inputs[0]).dtype == "float64":
-        made = tuple(b.fresh(f"{name}_wide") if name else "" for name in statistics)
-    b.emit(n, n.op, n.inputs, _without(n, "stash_type"), (n.outputs[0], *made))
-    for name, wide in zip(statistics, made, strict=True):
+        computed = tuple(b.fresh(f"{name}_wide") if name else "" for name in statistics)
+    b.emit(n, n.op, n.inputs, _without(n, "stash_type"), (n.outputs[0], *computed))
+    for name, wide in zip(statistics, computed, strict=True):
         if wide != name:
             b.emit(n, "Cast", (wide,), {"to": "float32"}, (name,))
 

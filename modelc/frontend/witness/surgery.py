@@ -135,12 +135,12 @@ def cut(path: str | Path, values: Mapping[str, NDArray[Any]], output: Path, aske
     needed = {name for node in nodes for name in (*reads(node), *node.output)}
     _keep(model.graph.node, nodes)
     _keep(model.graph.initializer, [tensor for tensor in model.graph.initializer if tensor.name in needed])
-    given = {name: there for name, there in given.items() if there in needed}
-    for name, there in given.items():
+    inputs = {name: place for name, place in given.items() if place in needed}
+    for name, place in inputs.items():
         kind = onnx.helper.np_dtype_to_tensor_dtype(values[name].dtype)
-        model.graph.input.append(onnx.helper.make_tensor_value_info(there, kind, values[name].shape))
+        model.graph.input.append(onnx.helper.make_tensor_value_info(place, kind, values[name].shape))
     save(model, output)
-    return Cut(spans, given, read)
+    return Cut(spans, inputs, read)
 
 
 def nodes_between(graph: onnx.GraphProto, outputs: Iterable[str], given: Collection[str]) -> list[onnx.NodeProto]:
