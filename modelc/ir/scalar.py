@@ -107,7 +107,7 @@ OPERATIONS: dict[str, ScalarRow] = {
     "ge": _compared(np.greater_equal, ">=", "lt"),
     "eq": _compared(np.equal, "=="),
     "ne": _compared(np.not_equal, "!="),
-    "and": _joined(np.logical_and, called="all_of", cost="free"),
+    "and": _joined(np.logical_and, infix="and", level=2, called="all_of", cost="free"),
     "or": _joined(np.logical_or, infix="or", level=1, called="any_of", cost="free"),
     "xor": _joined(np.logical_xor),
     "not": _joined(np.logical_not, 1, called="negation", cost="free"),
