@@ -14,9 +14,9 @@ from modelc.codegen.lower.nest import lower_nest
 from modelc.codegen.opaque import opaque_source
 from modelc.ir.expr import Op, operations
 from modelc.ir.nest import Call, For, Leaf, Nest, Stmt, walk
+from modelc.ir.scalar import OPERATIONS
 from modelc.target import Intrinsic, Target, llvm_target
 
-POLYNOMIALS = {"exp", "log", "erf", "tanh", "sigmoid", "softplus", "sin", "cos", "pow"}  # of many constants
 SHORT = 16  # iterations of a loop that LLVM may unroll to its gain
 KEPT = 256  # kernels of a process, of some 10 KB each
 LOADED_WHERE_USED = "-sink-insts-to-avoid-spills:bool=true"  # constants, of LLVM's machine code
@@ -93,7 +93,9 @@ def spills_accumulators(nest: Nest) -> bool:
     leaves = [s for phase in nest.phases for s in walk(phase) if isinstance(s, Leaf)]
     called = {name for leaf in leaves for x in leaf.body for name in operations(x)}
     contracted = (x for leaf in leaves if leaf.part == "update" and leaf.aggregation == "add" for x in leaf.body)
-    return not called.isdisjoint(POLYNOMIALS) and any(isinstance(x, Op) and x.name == "mul" for x in contracted)
+    return any(OPERATIONS[name].constants for name in called) and any(
+        isinstance(x, Op) and x.name == "mul" for x in contracted
+    )
 
 
 def leaves_short_loops(nest: Nest) -> bool:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from modelc.errors import InvalidIR
 from modelc.ir.block import Block, OpaqueBlock, Task
 from modelc.ir.expr import INTEGERS, Const, Expr, Load, Op, Var, dtype_of, loads, op, walk
+from modelc.ir.scalar import OPERATIONS
 
 Limits = tuple[int, int]  # least and greatest, both included
 Known = Callable[[str], NDArray[Any] | None]  # the data of a buffer, if it is constant
@@ -23,7 +24,6 @@ Form = dict[Expr, int]  # sum of integer multiples of atoms; the constant stands
 ONE = Const(1)
 UNKNOWN: Limits = (-(2**63), 2**63 - 1)
 NEVER: Limits = (1, 0)  # of what is not computed for any data
-FLIPPED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 
 
 @dataclass(frozen=True)
@@ -168,10 +168,14 @@ class _Prover:
 
     def _facts(self, condition: Expr, holds: bool) -> tuple[Form, ...]:
         """Forms that are not negative where the condition holds, or where it does not."""
-        if not isinstance(condition, Op) or condition.name not in FLIPPED or not all(map(self._whole, condition.args)):
+        if (
+            not isinstance(condition, Op)
+            or not OPERATIONS[condition.name].otherwise
+            or not all(map(self._whole, condition.args))
+        ):
             return ()
         a, b = (_form(x) for x in condition.args)
-        name = condition.name if holds else FLIPPED[condition.name]
+        name = condition.name if holds else OPERATIONS[condition.name].otherwise
         more, less = (b, a) if name in ("lt", "le") else (a, b)
         return (_sum(more, less, -1, -1 if name in ("lt", "gt") else 0),)
 

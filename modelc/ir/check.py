@@ -8,36 +8,12 @@ from typing import NoReturn
 
 from modelc.errors import InvalidIR
 from modelc.ir.affine import bounds
-from modelc.ir.expr import (
-    DOTS,
-    DTYPES,
-    FLOATS,
-    INTEGERS,
-    OPERATIONS,
-    Const,
-    Expr,
-    Load,
-    Op,
-    Var,
-    loads,
-    op,
-    show,
-    variables,
-)
+from modelc.ir.expr import DTYPES, FLOATS, INTEGERS, Const, Expr, Load, Op, Var, loads, op, show, variables
 from modelc.ir.points import TooLarge, image
+from modelc.ir.scalar import OPERATIONS
 
 Stored = Mapping[str, tuple[str, tuple[int, ...]]]  # name -> dtype, shape
-BITS = ("bitand", "bitor", "bitxor", "bitnot", "shl", "shr")
-FLOATING = (
-    *("floor", "ceil", "round", "sqrt", "exp", "log", "erf", "tanh", "sigmoid", "softplus", "sin", "cos", "tan"),
-    *("asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "isnan", "isinf"),
-)
-OPERANDS = {
-    **{name: ("bool",) for name in ("and", "or", "xor", "not")},
-    **{name: (*INTEGERS, "bool") for name in BITS},
-    **{name: FLOATS for name in FLOATING},
-    **{name: ("int32",) for name in DOTS},
-}
+OPERANDS = {"float": FLOATS, "bits": (*INTEGERS, "bool"), "bool": ("bool",), "int32": ("int32",)}  # by ScalarRow.takes
 
 
 def fail(where: str, message: str) -> NoReturn:
@@ -76,8 +52,8 @@ def typed(e: Expr, iterators: Collection[str], stored: Stored, where: str) -> st
         fail(where, f"the condition {show(e.args[0])} is no bool")
     if len(set(kinds)) > 1:
         fail(where, f"{show(e)} mixes {' and '.join(kinds)}")
-    if kinds[0] not in OPERANDS.get(e.name, kinds):
-        fail(where, f"{show(e)} takes {', '.join(OPERANDS[e.name])}, found {kinds[0]}")
+    if kinds[0] not in OPERANDS.get(operation.takes, kinds):
+        fail(where, f"{show(e)} takes {', '.join(OPERANDS[operation.takes])}, found {kinds[0]}")
     return "bool" if operation.result == "bool" else kinds[0]
 
 

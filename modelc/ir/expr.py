@@ -14,7 +14,6 @@ The text form is Python's expression syntax (`X[n, c, h + r - 1] * float32(0.5)`
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,16 +21,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from modelc.ir.arithmetic import (
-    converted,
-    dot_of_bytes,
-    erf,
-    power,
-    shifted_left,
-    shifted_right,
-    sigmoid,
-    truncated_quotient,
-)
+from modelc.ir.arithmetic import converted
+from modelc.ir.scalar import OPERATIONS
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -176,83 +167,8 @@ Expr = Var | Const | Load | Op
 Operand = Expr | int | float | _Arithmetic
 
 
-@dataclass(frozen=True)
-class Operation:
-    """One scalar operation: how many operands, its meaning on NumPy arrays, the dtype of its result."""
-
-    arity: int
-    meaning: Callable[..., Any]
-    result: str = "same"  # "same": as the first value operand; "bool"; "cast": as Op.dtype says
-    infix: str | None = None
-
-
-DOTS = {"dot4": 1, "dot8": 2, "dot16": 4, "dot32": 8}  # of so many pairs of words
-OPERATIONS: dict[str, Operation] = {
-    "add": Operation(2, np.add, infix="+"),
-    "sub": Operation(2, np.subtract, infix="-"),
-    "mul": Operation(2, np.multiply, infix="*"),
-    "div": Operation(2, np.true_divide, infix="/"),
-    "floordiv": Operation(2, np.floor_divide, infix="//"),
-    "mod": Operation(2, np.mod, infix="%"),
-    "truncdiv": Operation(2, truncated_quotient),  # integers, rounded towards zero as C and ONNX do
-    "fmod": Operation(2, np.fmod),
-    "pow": Operation(2, power),
-    "max": Operation(2, np.maximum),  # a NaN in either operand gives NaN
-    "min": Operation(2, np.minimum),
-    "lt": Operation(2, np.less, "bool", "<"),
-    "le": Operation(2, np.less_equal, "bool", "<="),
-    "gt": Operation(2, np.greater, "bool", ">"),
-    "ge": Operation(2, np.greater_equal, "bool", ">="),
-    "eq": Operation(2, np.equal, "bool", "=="),
-    "ne": Operation(2, np.not_equal, "bool", "!="),
-    "and": Operation(2, np.logical_and, "bool", "and"),
-    "or": Operation(2, np.logical_or, "bool", "or"),
-    "xor": Operation(2, np.logical_xor, "bool"),
-    "not": Operation(1, np.logical_not, "bool"),
-    "bitand": Operation(2, np.bitwise_and),
-    "bitor": Operation(2, np.bitwise_or),
-    "bitxor": Operation(2, np.bitwise_xor),
-    "bitnot": Operation(1, np.invert),
-    "shl": Operation(2, shifted_left),
-    "shr": Operation(2, shifted_right),
-    **{name: Operation(2 * pairs, dot_of_bytes) for name, pairs in DOTS.items()},  # of int32, four bytes each
-    "neg": Operation(1, np.negative),
-    "abs": Operation(1, np.abs),
-    "sign": Operation(1, np.sign),
-    "floor": Operation(1, np.floor),
-    "ceil": Operation(1, np.ceil),
-    "round": Operation(1, np.rint),  # halves go to even
-    "sqrt": Operation(1, np.sqrt),
-    "exp": Operation(1, np.exp),
-    "log": Operation(1, np.log),
-    "erf": Operation(1, erf),
-    "tanh": Operation(1, np.tanh),
-    "sigmoid": Operation(1, sigmoid),
-    "softplus": Operation(1, lambda x: np.logaddexp(x, x.dtype.type(0))),
-    "sin": Operation(1, np.sin),
-    "cos": Operation(1, np.cos),
-    "tan": Operation(1, np.tan),
-    "asin": Operation(1, np.arcsin),
-    "acos": Operation(1, np.arccos),
-    "atan": Operation(1, np.arctan),
-    "sinh": Operation(1, np.sinh),
-    "cosh": Operation(1, np.cosh),
-    "asinh": Operation(1, np.arcsinh),
-    "acosh": Operation(1, np.arccosh),
-    "atanh": Operation(1, np.arctanh),
-    "isnan": Operation(1, np.isnan, "bool"),
-    "isinf": Operation(1, np.isinf, "bool"),
-    "select": Operation(3, np.where, "select"),  # select(condition, then, else)
-    "cast": Operation(1, lambda x: x, "cast"),
-    "bits": Operation(1, lambda x: x, "cast"),  # the bits of a number taken for those of another dtype as wide
-    "claim": Operation(3, lambda x, low, high: x),  # x, of which an operator says that low <= x <= high (addresses.py)
-}
 KINDS = frozenset((Var, Const, Load, Op))
 ZERO = Const(0)
-FOLDS: dict[str, Callable[[int, int], int]] = {
-    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "floordiv", "mod")},
-    **{"max": max, "min": min},
-}
 
 
 def op(name: str, *args: Any) -> Expr:
@@ -269,8 +185,9 @@ def op(name: str, *args: Any) -> Expr:
         right: Any = b.value if type(b) is Const and b.dtype == "int64" else None
         if left is None and right is None:
             return Op(name, exprs)
-        if left is not None and right is not None and name in FOLDS and (right or name not in ("floordiv", "mod")):
-            return Const(FOLDS[name](left, right))
+        fold = OPERATIONS[name].fold if left is not None and right is not None and name in OPERATIONS else None
+        if fold is not None and (right or name not in ("floordiv", "mod")):
+            return Const(fold(left, right))
         if (name == "add" and left == 0) or (name == "mul" and left == 1):
             return b  # type: ignore[no-any-return]
         if (right == 0 and name in ("add", "sub")) or (right == 1 and name in ("mul", "floordiv")):
@@ -453,10 +370,6 @@ def dtype_of(e: Expr, buffers: Mapping[str, str]) -> str:
 
 # --- text ---------------------------------------------------------------------------------------------------------
 
-_PRECEDENCE = {"or": 1, "and": 2, "lt": 4, "le": 4, "gt": 4, "ge": 4, "eq": 4, "ne": 4}
-_PRECEDENCE |= {"add": 5, "sub": 5, "mul": 6, "div": 6, "floordiv": 6, "mod": 6}
-CALLED = {"and": "all_of", "or": "any_of", "not": "negation"}  # Python's own keywords cannot be called
-
 
 def show(e: Expr, above: int = 0) -> str:
     """The text of `e`; expr_syntax.parse() reads it back to an equal expression."""
@@ -473,9 +386,10 @@ def show(e: Expr, above: int = 0) -> str:
         return f"{e.dtype}({f'int64({x})' if isinstance(x, Const) and x.dtype == 'int64' else show(x)})"
     if e.name == "bits":
         return f"bits_{e.dtype}({show(e.args[0])})"
-    if e.name in _PRECEDENCE:
-        level = _PRECEDENCE[e.name]
-        text = f"{show(e.args[0], level)} {OPERATIONS[e.name].infix} {show(e.args[1], level + 1)}"
+    row = OPERATIONS.get(e.name)
+    if row is not None and row.infix:
+        level = row.level
+        text = f"{show(e.args[0], level)} {row.infix} {show(e.args[1], level + 1)}"
         return f"({text})" if level < above or (level == 4 == above) else text
     return _called(e)
 
@@ -486,4 +400,5 @@ def show_conditions(conditions: tuple[Expr, ...]) -> str:
 
 
 def _called(e: Op) -> str:
-    return f"{CALLED.get(e.name, e.name)}({', '.join(map(show, e.args))})"
+    row = OPERATIONS.get(e.name)
+    return f"{row.called if row and row.called else e.name}({', '.join(map(show, e.args))})"

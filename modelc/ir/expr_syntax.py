@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import math
 
-from modelc.ir.expr import CALLED, DTYPES, OPERATIONS, Const, Expr, Load, Op, Var
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var
+from modelc.ir.scalar import OPERATIONS
 
 _BINARY: dict[type, str] = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floordiv", ast.Mod: "mod",
@@ -77,7 +78,7 @@ def _call(name: str, args: list[ast.expr]) -> Expr:
         return Op("cast", (expression(args[0]),), name) if literal is None else _constant(literal, name)
     if name.startswith("bits_") and name[5:] in DTYPES and len(args) == 1:
         return Op("bits", (expression(args[0]),), name[5:])
-    name = {called: plain for plain, called in CALLED.items()}.get(name, name)
+    name = {row.called: plain for plain, row in OPERATIONS.items() if row.called}.get(name, name)
     if name not in OPERATIONS or name in ("cast", "bits"):
         raise ExprSyntaxError(f"unknown operation {name!r}; known are {', '.join(sorted(OPERATIONS))}")
     if len(args) != OPERATIONS[name].arity:

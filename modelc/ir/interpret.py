@@ -18,7 +18,6 @@ from modelc.ir.expr import (
     DTYPES,
     FLOATS,
     NARROW,
-    OPERATIONS,
     Const,
     Expr,
     Load,
@@ -31,6 +30,7 @@ from modelc.ir.expr import (
     variables,
 )
 from modelc.ir.nest import Alloc, Branch, Call, For, Leaf, Nest, Prefetch, Region, Stmt, without_hints
+from modelc.ir.scalar import OPERATIONS
 
 Array = NDArray[Any]
 Buffers = MutableMapping[str, Array]
@@ -38,7 +38,6 @@ Meaning = Callable[..., tuple[Array, ...]]
 Env = Mapping[str, Array]
 GRID = 1 << 22  # points evaluated at once
 DENSE = 8  # numbers for each that occurs among them, up to which a table of all is sooner made than sorted
-UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 @np.errstate(all="ignore")
@@ -249,18 +248,26 @@ def _reduced(
         mask = _value(condition, env, buffers)
         values = [np.where(mask, v, identity) for v, identity in zip(values, identities, strict=True)]
     axes = tuple(range(kept, len(extents)))
-    if name not in UFUNCS:
+    combining = _combining(name)
+    if combining is None:
         return _fold(name, values, kept, identities)
     (value,), (identity,) = values, identities
     if name in ("add", "mul") and dtypes[0] in FLOATS:
         value, identity = value.astype(np.float64), identity.astype(np.float64)
-    return [np.asarray(UFUNCS[name].reduce(value, axis=axes, initial=identity, dtype=identity.dtype))]
+    return [np.asarray(combining.reduce(value, axis=axes, initial=identity, dtype=identity.dtype))]
+
+
+def _combining(aggregation: str) -> np.ufunc | None:
+    """NumPy's function where a scalar operation is the aggregation."""
+    row = OPERATIONS.get(aggregation)
+    return row.meaning if row is not None and row.aggregates else None  # type: ignore[return-value]
 
 
 def _combined(name: str, a: Sequence[Array], b: Sequence[Array]) -> list[Array]:
     """Two partial results as one."""
-    if name in UFUNCS:
-        return [UFUNCS[name](a[0], b[0])]
+    combining = _combining(name)
+    if combining is not None:
+        return [combining(a[0], b[0])]
     left, right = [f"a{i}" for i in range(len(a))], [f"b{i}" for i in range(len(b))]
     combine = AGGREGATIONS[name].combine(*(tuple(Load(n, ()) for n in names) for names in (left, right)))
     env = dict(zip([*left, *right], [*a, *b], strict=True))

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.ir.block import Block, Buffer, Iter
-from modelc.ir.expr import DOTS, Const, Expr, Load, Var, cast, const, op, select
+from modelc.ir.expr import Const, Expr, Load, Var, cast, const, op, select
 from modelc.ir.graph import Node, Value
+from modelc.ir.scalar import DOTS
 from modelc.ops.operator import (
     Definition,
     Inputs,

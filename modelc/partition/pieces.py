@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from modelc.errors import InvalidIR
 from modelc.ir.block import AnyBlock, Block, Buffer, OpaqueBlock
-from modelc.ir.expr import OPERATIONS, Const, Expr, Load, Op, Var, rewrite
+from modelc.ir.expr import Const, Expr, Load, Op, Var, rewrite
 from modelc.ir.graph import Graph, Node
+from modelc.ir.scalar import OPERATIONS
 from modelc.ops import operator_of
 
 Array = NDArray[Any]

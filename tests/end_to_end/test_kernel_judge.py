@@ -25,10 +25,11 @@ from modelc.compile.verification import blueprints_of
 from modelc.errors import ModelError
 from modelc.frontend.onnx import import_model
 from modelc.ir.block import Block, Iter
-from modelc.ir.expr import OPERATIONS, Load, Op, Var, op
+from modelc.ir.expr import Load, Op, Var, op
 from modelc.ir.interpret import run_block
 from modelc.ir.layout import reordered
 from modelc.ir.program import Placed
+from modelc.ir.scalar import OPERATIONS
 from modelc.ops import evaluate_graph
 from modelc.package import PackageSpec, read_package, write_package
 from modelc.target import load_target

@@ -7,9 +7,10 @@ import math
 from hypothesis import strategies as st
 
 from modelc.ir.block import AGGREGATIONS, Block, Buffer, Iter, OpaqueBlock, Task
-from modelc.ir.expr import DTYPES, FLOATS, OPERATIONS, Const, Expr, Load, Op, Var
+from modelc.ir.expr import DTYPES, FLOATS, Const, Expr, Load, Op, Var
 from modelc.ir.layout import Layout, Primitive
 from modelc.ir.nest import SCOPES, TAGS, Alloc, Branch, Call, For, Leaf, Nest, Region
+from modelc.ir.scalar import OPERATIONS
 
 ITERATORS = ("i", "j", "k", "o2", "exp")
 names = st.sampled_from(["x0", "y", "acc", "conv", "pad_x0", "T_1"])

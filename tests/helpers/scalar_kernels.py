@@ -13,7 +13,8 @@ from tvm.target import codegen as llvm
 
 from modelc.codegen.math.llvm_text import importing
 from modelc.codegen.math.operations import lower_op
-from modelc.ir.expr import DTYPES, OPERATIONS
+from modelc.ir.expr import DTYPES
+from modelc.ir.scalar import OPERATIONS
 
 NATIVE = {"kind": "llvm", "mcpu": llvm.llvm_get_system_cpu()}
 UNARY_FLOAT = [

@@ -20,7 +20,8 @@ from tvm import tirx as tx
 
 from modelc.codegen.math.operations import ROUNDED, lower_cast, lower_op
 from modelc.ir.arithmetic import converted
-from modelc.ir.expr import DTYPES, FLOATS, INTEGERS, OPERATIONS
+from modelc.ir.expr import DTYPES, FLOATS, INTEGERS
+from modelc.ir.scalar import OPERATIONS
 
 # --- floats -------------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,8 @@ from tvm import tirx as tx
 
 from modelc.codegen.math.operations import ROUNDED, lower_cast, lower_op
 from modelc.errors import InvalidIR
-from modelc.ir.expr import DTYPES, NARROW, OPERATIONS
+from modelc.ir.expr import DTYPES, NARROW
+from modelc.ir.scalar import OPERATIONS
 
 X86 = {"kind": "llvm", "mtriple": "x86_64-linux-gnu"}
 V4 = {**X86, "mcpu": "x86-64-v4", "mattr": ["-prefer-256-bit"]}

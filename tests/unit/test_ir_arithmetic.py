@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from modelc.ir.arithmetic import converted, erf, sigmoid
-from modelc.ir.expr import DTYPES, INTEGERS, OPERATIONS, const
+from modelc.ir.expr import DTYPES, INTEGERS, const
+from modelc.ir.scalar import OPERATIONS
 
 NAMES = ("add", "sub", "mul", "truncdiv", "fmod", "floordiv", "mod", "shl", "shr", "pow")
 

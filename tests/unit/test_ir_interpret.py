@@ -10,10 +10,11 @@ from ir_texts import CONCAT, CONV, MATMUL, ROWS, SOFTMAX
 from modelc.codegen.pack import pack_constant
 from modelc.ir import interpret
 from modelc.ir.block import Buffer
-from modelc.ir.expr import OPERATIONS, Const, Load, Var
+from modelc.ir.expr import Const, Load, Var
 from modelc.ir.interpret import run_block, run_nest, run_task, view
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Region
+from modelc.ir.scalar import OPERATIONS
 from modelc.ir.text import parse_block, parse_nest, parse_task
 from modelc.measure.data import from_storage
 

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from ir_strategies import blocks, expressions, nests, opaque, tasks
 
-from modelc.ir.expr import OPERATIONS, Const, Load, Op, Var, op, show
+from modelc.ir.expr import Const, Load, Op, Var, op, show
 from modelc.ir.expr_syntax import ExprSyntaxError, parse
+from modelc.ir.scalar import OPERATIONS
 from modelc.ir.text import TextError, parse_block, parse_nest, parse_task
 
 short = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))

@@ -25,7 +25,8 @@ from modelc.codegen.vectors import (
     widen,
 )
 from modelc.ir.affine import Linear, linear, simplify
-from modelc.ir.expr import OPERATIONS, Const, Expr, Load, Op, Var, dtype_of, loads, op, substitute, variables
+from modelc.ir.expr import Const, Expr, Load, Op, Var, dtype_of, loads, op, substitute, variables
+from modelc.ir.scalar import OPERATIONS
 from modelc.space.analysis.access import MOST_STEP
 
 LONG = 64  # statements of a loop whose addresses are too many to be compared

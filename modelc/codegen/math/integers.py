@@ -13,7 +13,7 @@ from modelc.codegen.lean_tvm import tx
 from modelc.codegen.math.bytes import dot_of_bytes
 from modelc.codegen.math.code import Code, Expr, constant_value, let_operands
 from modelc.codegen.math.llvm_text import call, vector
-from modelc.ir.expr import DOTS
+from modelc.ir.scalar import DOTS
 
 # --- bools --------------------------------------------------------------------------------------------------------
 

@@ -8,14 +8,13 @@ from itertools import pairwise
 from modelc.ir.affine import Linear, bounds, linear, simplify
 from modelc.ir.block import Block
 from modelc.ir.expr import Const, Expr, Load, Op, Var, loads, op, substitute, walk
+from modelc.ir.scalar import OPERATIONS
 from modelc.space.analysis.boxes import Domain, Span
-
-ORDERED = ("lt", "le", "gt", "ge")
 
 
 def less_than(condition: Expr) -> Linear | None:
     """A condition as `form < 0`."""
-    if not isinstance(condition, Op) or condition.name not in ORDERED:
+    if not isinstance(condition, Op) or not OPERATIONS[condition.name].otherwise:
         return None
     a, b = condition.args
     if condition.name in ("gt", "ge"):
@@ -28,7 +27,7 @@ def less_than(condition: Expr) -> Linear | None:
 
 def simplified(condition: Expr, ranges: Mapping[str, int]) -> Expr:
     """A comparison with both sides simplified."""
-    if isinstance(condition, Op) and condition.name in (*ORDERED, "eq", "ne"):
+    if isinstance(condition, Op) and OPERATIONS[condition.name].rounding == "compares":
         return Op(condition.name, tuple(simplify(a, ranges) for a in condition.args))
     if isinstance(condition, Op) and condition.name in ("and", "or", "not"):
         return Op(condition.name, tuple(simplified(a, ranges) for a in condition.args))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from modelc.ir.block import Block
-from modelc.ir.expr import DOTS, Load, Op, loads, walk
+from modelc.ir.expr import Load, Op, loads, walk
+from modelc.ir.scalar import DOTS
 
 
 def dots_of(block: Block) -> Iterator[Op]:

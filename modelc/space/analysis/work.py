@@ -6,17 +6,20 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from modelc.ir.block import Block, Task
-from modelc.ir.expr import DOTS, DTYPES, Const, Expr, Load, Op, children, dtype_of, variables
-
-_FREE = {"cast", "select", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not"}
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, children, dtype_of, variables
+from modelc.ir.scalar import DOTS, OPERATIONS
 
 
 def block_flops(block: Block) -> int:
     """Operations on values; a multiplication and the addition that combines it are two, also those of numbers in
     words."""
     combining = len(block.body) if block.reduction else 0
-    counted = [op for e in block.body for op in _operations(e) if op.name not in _FREE and not _bounds(op)]
+    counted = [op for e in block.body for op in _operations(e) if not _is_free(op) and not _bounds(op)]
     return block.points() * (combining + sum(8 * DOTS[op.name] - 1 if op.name in DOTS else 1 for op in counted))
+
+
+def _is_free(e: Op) -> bool:
+    return OPERATIONS[e.name].cost == "free" or OPERATIONS[e.name].rounding == "compares"
 
 
 def _bounds(e: Op) -> bool:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from modelc.ir.block import Block, Task
-from modelc.ir.expr import DOTS, FLOATS, Const, Expr, Load, Op, children, loads, walk
+from modelc.ir.expr import FLOATS, Const, Expr, Load, Op, children, loads, walk
+from modelc.ir.scalar import DOTS, OPERATIONS
 from modelc.target import CostParameters
-
-SLOW = {"exp", "log", "erf", "tanh", "sigmoid", "pow", "sin", "cos", "sqrt", "div"}
-FREE = {"select", "cast", "and", "or", "not"}
-EXTREMES = {"max", "min"}
 
 
 def operations(task: Task, block: Block, cost: CostParameters) -> float:
@@ -18,7 +15,7 @@ def operations(task: Task, block: Block, cost: CostParameters) -> float:
     dtype = task.buffer(block.writes[0].buffer).dtype
     extreme = cost.extreme_operations if dtype in FLOATS else 1.0
     count = sum(_counted(e, cost.slow_cycles, extreme) for e in block.body)
-    if block.aggregation in EXTREMES:
+    if block.aggregation in ("max", "min"):
         return count + extreme * len(block.body)
     if block.reduction and dtype not in FLOATS:  # no instruction multiplies whole numbers of 32 bits and adds as well
         return count + cost.integer_add_operations * len(block.body)
@@ -45,8 +42,9 @@ def _counted(e: Expr, slow: float, extreme: float) -> float:
     """Vector operations on what is loaded: neither indices, nor the conditions of padding, cost a vector anything."""
     if isinstance(e, Load) or not isinstance(e, Op) or not loads(e):
         return 0.0
-    own = slow if e.name in SLOW else 0.0 if e.name in FREE else 1.0
-    if e.name in EXTREMES and not any(isinstance(a, Const) for a in e.args):
+    cost = OPERATIONS[e.name].cost
+    own = {"slow": slow, "free": 0.0}.get(cost, 1.0)
+    if cost == "extreme" and not any(isinstance(a, Const) for a in e.args):
         own = extreme
     if e.name in DOTS:
         own = len(e.args) - 1.0  # a product of each pair, and their sum

@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from modelc.ir.affine import bounds, simplify
 from modelc.ir.block import Block, Iter, Task
-from modelc.ir.expr import OPERATIONS, Expr, Load, Op, Var, op, rewrite, variables
+from modelc.ir.expr import Expr, Load, Op, Var, op, rewrite, variables
 from modelc.ir.factors import factors_of
+from modelc.ir.scalar import OPERATIONS
 from modelc.space.rules.rule import DoesNotApply, plain_block, replaced
 
 

@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.ir.arithmetic import converted
-from modelc.ir.expr import DTYPES, FLOATS, NARROW_FLOATS, OPERATIONS, Op
+from modelc.ir.expr import DTYPES, FLOATS, NARROW_FLOATS, Op
+from modelc.ir.scalar import OPERATIONS
 
 Array = NDArray[Any]
 SIGMAS = 8.0  # within which of a jump a number may be on either side
@@ -36,37 +37,8 @@ FINE = {**PLACES, "float64": 33, "float32": 33}  # of computations in float64, w
 LARGEST = {name: float(np.finfo(DTYPES[name]).max) for name in ("float64", "float32", "float16")}
 LARGEST["bfloat16"] = float((2 - 2.0**-7) * 2.0**127)
 
-# What the functions of modelc/codegen/math are off by beside the rounding of their result: so many units of roundoff of
-# the result, and an absolute part in such units (test_kernel_judge.py measures them).
-POLYNOMIAL: dict[str, tuple[float, float]] = {
-    "exp": (4, 0),
-    "log": (4, 1),
-    "erf": (8, 0),
-    "tanh": (8, 0),
-    "sigmoid": (6, 0),
-    "softplus": (6, 0),
-    "sin": (4, 4),
-    "cos": (4, 4),
-    "tan": (8, 4),
-    "pow": (32, 0),
-    "sqrt": (1, 0),
-    "asin": (4, 0),
-    "acos": (4, 1),
-    "atan": (4, 0),
-    "sinh": (4, 0),
-    "cosh": (4, 0),
-    "asinh": (4, 0),
-    "acosh": (4, 0),
-    "atanh": (4, 0),
-}
 SHORT_POLYNOMIAL = 2.0**-12  # of exp, erf, tanh, sigmoid where results are rounded to bfloat16 (math/rounded.py)
-SHORT = ("exp", "erf", "tanh", "sigmoid")
-PERIODIC = {"sin": 2.0, "cos": 2.0, "tan": np.inf}  # and how far apart two of their values are at most
 WITHIN_PERIOD = 0.1  # an error of the argument, small enough that a function goes one way or stays near
-EXACT = {"neg", "abs", "max", "min", "sign", "claim", "select", "bits", "isnan", "isinf", "not"}
-JUMPING = {"floor", "ceil", "round", "sign"}
-COMPARISONS = {"lt", "le", "gt", "ge", "eq", "ne"}
-LOGIC = {"and", "or", "xor"}
 
 
 @dataclass(frozen=True)
@@ -116,9 +88,6 @@ def _without_nan(error: Array, value: Array) -> Array:
     """An error that is no number where the value is one says that nothing can be told; of an infinity or NaN that exact
     operands give, there is no error."""
     return np.where(np.isfinite(value), np.where(np.isnan(error), np.inf, error), 0.0)
-
-
-_EXACT_ON_EXACT = EXACT | JUMPING | COMPARISONS | LOGIC
 
 
 def _exactly(e: Op, args: Sequence[Rounded]) -> Rounded:
@@ -298,11 +267,12 @@ class Analysis:
             return _selected(*args)
         if e.name == "claim":
             return args[0]
-        if all(a.exact for a in args) and not (is_float(args[-1].dtype) and e.name not in _EXACT_ON_EXACT):
+        row = OPERATIONS[e.name]
+        if all(a.exact for a in args) and not (is_float(args[-1].dtype) and row.rounding == "rounded"):
             return _exactly(e, args)
-        if e.name in COMPARISONS:
+        if row.rounding == "compares":
             return _compared(e, args)
-        if e.name in LOGIC or e.name == "not":
+        if row.rounding == "joins":
             return _logic(e, args)
         if e.name in ("isnan", "isinf"):
             return exact(OPERATIONS[e.name].meaning(args[0].value), "bool")
@@ -339,7 +309,7 @@ class Analysis:
             return _lipschitz(value, dtype, args)
         if e.name in ("neg", "abs"):
             return Rounded(value, dtype, args[0].sigma, args[0].bias)
-        if e.name in JUMPING:
+        if OPERATIONS[e.name].rounding == "jumps":
             return Rounded(
                 value, dtype, None, _jump(lambda x: np.asarray(OPERATIONS[e.name].meaning(x)), args[0], value)
             )
@@ -365,7 +335,7 @@ class Analysis:
 
     def by_difference(self, e: Op, args: Sequence[Rounded], value: Array) -> Rounded:
         """A function whose errors are those of its polynomial, and what its operands' errors change."""
-        meaning, dtype = OPERATIONS[e.name].meaning, args[0].dtype
+        row, dtype = OPERATIONS[e.name], args[0].dtype
         variance: Array | float = 0.0
         bias: Array | float = 0.0
         for k, a in enumerate(args):
@@ -375,15 +345,15 @@ class Analysis:
                 moved = np.zeros(np.broadcast_shapes(value.shape, error.shape))
                 for sign in (1.0, -1.0):
                     shifted = [x.value + sign * error if i == k else x.value for i, x in enumerate(args)]
-                    moved = np.maximum(moved, np.abs(np.asarray(meaning(*shifted)) - value))
-                if e.name in PERIODIC:  # two points a period apart are alike, and what is between is not
-                    moved = np.where(error < WITHIN_PERIOD, moved, PERIODIC[e.name])
+                    moved = np.maximum(moved, np.abs(np.asarray(row.meaning(*shifted)) - value))
+                if row.period:  # two points a period apart are alike, and what is between is not
+                    moved = np.where(error < WITHIN_PERIOD, moved, row.period)
                 moved = np.where(np.isnan(moved) & (error == 0), 0.0, moved)
                 variance, bias = (variance + moved**2, bias) if spread else (variance, bias + moved)
         roundoff = 2.0 ** -self.places["float32" if dtype in ("float16", "bfloat16") else dtype]
-        relative, absolute = POLYNOMIAL.get(e.name, (4, 0))
+        relative, absolute = row.error
         off = roundoff * (relative * (np.abs(value) + bias) + absolute)
-        if self.short and e.name in SHORT:
+        if self.short and row.shortened:
             off = off + SHORT_POLYNOMIAL * np.abs(value)
         if e.name == "pow":  # exp(b * log(a)): the argument's own rounding grows with it
             with np.errstate(all="ignore"):
