@@ -43,9 +43,9 @@ from modelc.space.cost.model import model_of
 from modelc.space.cost.population import every_candidate, knobs_at, population_of, random_candidates
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.listing import sketches
-from modelc.space.sketches.tiled import Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import default_knobs
+from modelc.space.tiling.tiled import Tiled, TiledKnobs
 from modelc.target import Target, load_target
 
 TASKS = {

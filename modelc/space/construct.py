@@ -38,8 +38,8 @@ from modelc.space.cost.population import chunks, knobs_at, legal
 from modelc.space.cost.register_tile import loads, registers
 from modelc.space.sketch import Bools, Points, Sketch
 from modelc.space.sketches.contraction import Contraction
-from modelc.space.sketches.parallel import CHUNKS_PER_CORE
-from modelc.space.sketches.tiled import MAX_VECTORS
+from modelc.space.tiling.parallel import CHUNKS_PER_CORE
+from modelc.space.tiling.tiled import MAX_VECTORS
 from modelc.target import Target
 
 WALKS = 96

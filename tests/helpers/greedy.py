@@ -26,8 +26,8 @@ from modelc.space.cost.model import model_of
 from modelc.space.cost.population import knobs_at, legal
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.listing import sketches
-from modelc.space.sketches.tiled import Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tiled_candidate
+from modelc.space.tiling.tiled import Tiled, TiledKnobs
 from modelc.target import Target
 
 

@@ -21,13 +21,13 @@ from modelc.ir.text import parse_task
 from modelc.policy import Policy
 from modelc.space.choose import chosen
 from modelc.space.cost.analytic import estimate
-from modelc.space.cost.operations import operations
 from modelc.space.cost.population import every_candidate
 from modelc.space.cost.register_tile import loads
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.listing import sketches
 from modelc.space.sketches.winograd import winograd_sketches
 from modelc.space.sketches.winograd_traffic import Traffic
+from modelc.space.tiling.operations import operations
 from modelc.target import Cache, CostParameters, Target, load_target
 
 ZEN4 = replace(

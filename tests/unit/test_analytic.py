@@ -23,9 +23,9 @@ from modelc.space.cost.population import every_candidate, knobs_at, population_o
 from modelc.space.cost.register_tile import kernel_cycles, registers
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive
-from modelc.space.sketches.tiled import TiledKnobs
 from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import default_knobs
+from modelc.space.tiling.tiled import TiledKnobs
 
 
 @settings(deadline=None, max_examples=24)

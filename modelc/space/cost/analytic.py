@@ -24,8 +24,8 @@ from modelc.space.cost.step import exposed
 from modelc.space.cost.terms import seconds
 from modelc.space.cost.transfers import transfer_seconds
 from modelc.space.cost.work import SOURCES, Work, level_of
-from modelc.space.sketches.parallel import busiest_share
-from modelc.space.sketches.tiled import MOST_COPIES, TiledKnobs
+from modelc.space.tiling.parallel import busiest_share
+from modelc.space.tiling.tiled import MOST_COPIES, TiledKnobs
 from modelc.target.cost import LEVELS, CostParameters
 
 

@@ -24,10 +24,10 @@ from modelc.space.analysis.access import Access, accesses, moves, near, pieces, 
 from modelc.space.analysis.loops import copies, span
 from modelc.space.analysis.work import reached_bytes
 from modelc.space.cost.moving import constant_seconds, moving_seconds
-from modelc.space.cost.operations import operations
 from modelc.space.cost.step import chain_cycles, step_cycles, tile_step_cycles
 from modelc.space.cost.work import SOURCES, Work
-from modelc.space.sketches.parallel import busiest_share
+from modelc.space.tiling.operations import operations
+from modelc.space.tiling.parallel import busiest_share
 from modelc.target import Target
 
 Floats = NDArray[np.float64]

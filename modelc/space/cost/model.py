@@ -15,13 +15,13 @@ from modelc.ir.block import Block, Task
 from modelc.ir.expr import variables
 from modelc.ir.loop import Loop
 from modelc.space.analysis.access import Access, accesses, crossed_iterator, vector_iterator
+from modelc.space.analysis.around import afterwards
+from modelc.space.analysis.follow import iterators
 from modelc.space.analysis.footprint import Dim, Floats, Ints, Reach, footprint, reach
 from modelc.space.cost.transfers import of_others
 from modelc.space.nest.prefetch import far_computed, far_results
-from modelc.space.sketches.follow import iterators
-from modelc.space.sketches.parallel import SERIAL_POINTS
-from modelc.space.sketches.prepare import afterwards
-from modelc.space.sketches.tiled import Bools, Tiled, TiledKnobs
+from modelc.space.tiling.parallel import SERIAL_POINTS
+from modelc.space.tiling.tiled import Bools, Tiled, TiledKnobs
 from modelc.target import CostParameters, Target
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from modelc.space.analysis.footprint import Ints
 from modelc.space.cost.model import Model, Population
 from modelc.space.cost.register_tile import fits
-from modelc.space.sketches.tiled import MAX_VECTORS, TiledKnobs
+from modelc.space.tiling.tiled import MAX_VECTORS, TiledKnobs
 
 
 def knobs_at(model: Model, population: Population, p: int) -> TiledKnobs:

@@ -12,10 +12,10 @@ from modelc.ir.expr import DTYPES
 from modelc.space.analysis.access import Access, flat_index, pieces, stride
 from modelc.space.analysis.footprint import Floats, Ints
 from modelc.space.cost.conflicts import conflicting_lines
-from modelc.space.cost.operations import cast_before, operations, shared_operations
 from modelc.space.cost.step import chain_cycles, epilogue_cycles, exposed, step_cycles
 from modelc.space.nest.prefetch import computed
-from modelc.space.sketches.tiled import Bools, Tiled
+from modelc.space.tiling.operations import cast_before, operations, shared_operations
+from modelc.space.tiling.tiled import Bools, Tiled
 
 
 def registers(tiled: Tiled, rows: Ints, vectors: Ints) -> Ints:

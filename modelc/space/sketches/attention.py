@@ -36,9 +36,9 @@ from modelc.space.sketches.attention_units import Unit
 from modelc.space.sketches.lanes import inside_rows
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.packing import pack_schedule
-from modelc.space.sketches.parallel import SERIAL_POINTS, busiest_share, parallel_first
 from modelc.space.sketches.tensorized import store_schedule
 from modelc.space.sketches.vectorized import tile_epilogue
+from modelc.space.tiling.parallel import SERIAL_POINTS, busiest_share, parallel_first
 from modelc.target import Target
 
 MAX_VECTORS = 4  # vectors of one register tile

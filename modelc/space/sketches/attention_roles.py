@@ -12,11 +12,11 @@ from modelc.ir.candidate import Stage
 from modelc.ir.expr import Load, Op, Var, variables, walk
 from modelc.ir.program import is_contraction
 from modelc.space.analysis.access import Access, accesses, reads_plainly
+from modelc.space.analysis.around import consumers_of
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.sketches.attention_units import Unit, unit_of
 from modelc.space.sketches.clean import applied, inlined
 from modelc.space.sketches.lanes import lanes_split
-from modelc.space.sketches.prepare import consumers_of
 from modelc.target import Target
 
 LEAST_READS = 8  # of one element, for a copy of it in another dtype to pay

@@ -27,9 +27,9 @@ from modelc.space.cost.population import chunks, legal
 from modelc.space.cost.register_tile import fits
 from modelc.space.cost.work import Work
 from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, loop_named, word_of
-from modelc.space.sketches.tiled import FAR, MAX_VECTORS, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import default_knobs
+from modelc.space.tiling.tiled import FAR, MAX_VECTORS, Tiled, TiledKnobs
 
 
 class Contraction(Sketch):

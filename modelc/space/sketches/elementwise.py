@@ -21,7 +21,7 @@ from modelc.space.cost.blocks import block_cycles, goes_to_threads, work_around
 from modelc.space.cost.work import Work
 from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, loop_named, otherwise, word_of
 from modelc.space.sketches.maps import Map, MapKnobs
-from modelc.space.sketches.parallel import CHUNKS_PER_CORE
+from modelc.space.tiling.parallel import CHUNKS_PER_CORE
 from modelc.target import Target
 
 VECTORS = (1, 2, 4)  # in one iteration

@@ -20,7 +20,7 @@ from modelc.space.analysis.access import (
     vector_iterator,
 )
 from modelc.space.analysis.loops import trips
-from modelc.space.sketches.parallel import CHUNKS_PER_CORE, SERIAL_POINTS, parallel_first
+from modelc.space.tiling.parallel import CHUNKS_PER_CORE, SERIAL_POINTS, parallel_first
 from modelc.target import Target
 
 MAX_SQUARE = 16  # lanes of vectors of which a square is transposed in registers

@@ -20,12 +20,12 @@ from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import DTYPES, Const, Var
 from modelc.ir.loop import ROOT, Inside, Loop, Root
 from modelc.space.analysis.access import Access, accesses, by_stride, reads_plainly, stored_lanes
+from modelc.space.analysis.around import afterwards, consumers_of, reduction_of
 from modelc.space.rules.rule import DoesNotApply, plain_block
 from modelc.space.sketches.clean import applied, collapsed
 from modelc.space.sketches.lanes import LANE_GROUPS, inside_rows, lane_split, partial_of
 from modelc.space.sketches.maps import map_schedule
-from modelc.space.sketches.parallel import CHUNKS_PER_CORE, parallel_first
-from modelc.space.sketches.prepare import afterwards, consumers_of, reduction_of
+from modelc.space.tiling.parallel import CHUNKS_PER_CORE, parallel_first
 from modelc.target import Target
 
 PARALLEL_POINTS = 1 << 16  # a reduction of fewer points is not worth a thread

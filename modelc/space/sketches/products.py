@@ -17,7 +17,7 @@ from modelc.space.analysis.footprint import Ints
 from modelc.space.cost.register_tile import fits, kernel_cycles
 from modelc.space.sketch import Bools, Floats, Points, Sketch, Value
 from modelc.space.sketches.spread import spread
-from modelc.space.sketches.tiled import FAR, Tiled, TiledKnobs
+from modelc.space.tiling.tiled import FAR, Tiled, TiledKnobs
 
 
 class Products(Sketch):

@@ -37,7 +37,6 @@ from modelc.space.sketch import (
     word_of,
 )
 from modelc.space.sketches.lanes import LANE_GROUPS
-from modelc.space.sketches.parallel import CHUNKS_PER_CORE
 from modelc.space.sketches.phases import (
     CACHE_SHARE,
     ROWS_AT_ONCE,
@@ -47,6 +46,7 @@ from modelc.space.sketches.phases import (
     phases_candidate,
 )
 from modelc.space.sketches.rows import ROWS_TOGETHER, RowKnobs, Rows
+from modelc.space.tiling.parallel import CHUNKS_PER_CORE
 from modelc.target import Target
 
 LONGEST_CHAIN = 1 << 18  # of roundings one after the other: where rules make it shorter, no knob makes it longer

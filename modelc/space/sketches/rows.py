@@ -21,8 +21,8 @@ from modelc.space.analysis.access import accesses, stored_lanes, vector_iterator
 from modelc.space.sketches.clean import collapsed
 from modelc.space.sketches.lanes import LANE_GROUPS, inside_rows, lanes_split
 from modelc.space.sketches.maps import Map, map_schedule
-from modelc.space.sketches.parallel import SERIAL_POINTS, parallel_first
 from modelc.space.sketches.phases import PARALLEL_POINTS
+from modelc.space.tiling.parallel import SERIAL_POINTS, parallel_first
 from modelc.target import Target
 
 ROWS_TOGETHER = 4  # that are worked on together: while one waits for its sum, others go on

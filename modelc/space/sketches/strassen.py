@@ -29,6 +29,7 @@ from modelc.ir.expr import Op, variables, walk
 from modelc.ir.layout import Layout
 from modelc.ir.loop import ROOT, Inside, Loop, Root
 from modelc.space.analysis.access import accesses, stored_lanes, vector_iterator
+from modelc.space.analysis.around import consumers_of, reduction_of
 from modelc.space.analysis.footprint import Ints
 from modelc.space.cost.moving import parted_seconds
 from modelc.space.cost.transfers import of_others, transfer_seconds
@@ -39,13 +40,13 @@ from modelc.space.rules.sums import shared
 from modelc.space.sketch import Bools, Floats, Knob, Points, Value
 from modelc.space.sketches.clean import applied, collapsed
 from modelc.space.sketches.maps import map_schedule
-from modelc.space.sketches.parallel import busiest_share, parallel_first
-from modelc.space.sketches.prepare import consumers_of, factored, padded, reduction_of
+from modelc.space.sketches.prepare import factored, padded
 from modelc.space.sketches.products import Products, halved
-from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tile_layout
 from modelc.space.sketches.tiled_rules import best_kernel
 from modelc.space.sketches.vectorized import VectorUnit
+from modelc.space.tiling.parallel import busiest_share, parallel_first
+from modelc.space.tiling.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, Tiled, TiledKnobs
 from modelc.target import Target
 
 LEAST_ROWS = 2  # after they are cut

@@ -25,6 +25,7 @@ from modelc.ir.layout import Layout
 from modelc.ir.loop import Inside, Loop, Root
 from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.access import Access
+from modelc.space.analysis.around import readers
 from modelc.space.analysis.footprint import Floats, Ints
 from modelc.space.analysis.loops import trips
 from modelc.space.analysis.match import CannotPack, Match, matches
@@ -34,15 +35,14 @@ from modelc.space.rules.derivation import derive
 from modelc.space.rules.rule import DoesNotApply, plain_block
 from modelc.space.sketches.clean import applied
 from modelc.space.sketches.packing import pack_schedule
-from modelc.space.sketches.parallel import CHUNKS_PER_CORE
-from modelc.space.sketches.prepare import readers
-from modelc.space.sketches.tiled import FETCHING_ROWS, Bools, Tiled, TiledKnobs, Unit
 from modelc.space.sketches.vectorized import (
     tile_epilogue,
     vector_chunk,
     vector_epilogue,
     vector_prefetches,
 )
+from modelc.space.tiling.parallel import CHUNKS_PER_CORE
+from modelc.space.tiling.tiled import FETCHING_ROWS, Bools, Tiled, TiledKnobs, Unit
 from modelc.target import CostParameters, Intrinsic
 from modelc.target.binding import bindings
 
@@ -265,9 +265,9 @@ class IntrinsicUnit(Unit):
         names = [o.name for o in self.applied.operands if self.match.operands[o.name] == read.load]
         return self.match.packing(names[0], {self.columns: knobs.vectors}) if names else None
 
-    def copy(self, tiled: Tiled, block: Block, at: Inside | Root, scope: str) -> BlockSchedule:
+    def copy(self, tiled: Tiled, block: Block, at: Inside | Root, scope: str) -> BlockSchedule | None:
         if block.writes[0].buffer not in self.copied:
-            return super().copy(tiled, block, at, scope)
+            return None
         return pack_schedule(tiled.task, block, self.match, tiled.vector, tiled.target, at, scope)
 
     def epilogue(self, tiled: Tiled, consumer: Block, at: Inside, knobs: TiledKnobs) -> BlockSchedule:

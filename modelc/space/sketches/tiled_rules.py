@@ -14,8 +14,8 @@ from modelc.ir.loop import Loop
 from modelc.space.analysis.footprint import Ints
 from modelc.space.analysis.loops import trips
 from modelc.space.cost.register_tile import fits, kernel_cycles
-from modelc.space.sketches.parallel import SERIAL_POINTS, parallel_first
-from modelc.space.sketches.tiled import MAX_VECTORS, Tiled, TiledKnobs
+from modelc.space.tiling.parallel import SERIAL_POINTS, parallel_first
+from modelc.space.tiling.tiled import MAX_VECTORS, Tiled, TiledKnobs
 
 Rows = tuple[tuple[str, int], ...]  # row iterator -> rows of the register tile, outermost first
 

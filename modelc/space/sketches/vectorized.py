@@ -11,21 +11,14 @@ from modelc.ir.expr import Var, variables
 from modelc.ir.layout import Layout
 from modelc.ir.loop import Inside, Loop
 from modelc.space.analysis.access import Access, reads_plainly, stored_lanes
+from modelc.space.analysis.around import consumers_of, read_afterwards, reduction_of
 from modelc.space.analysis.footprint import Floats, Ints
 from modelc.space.analysis.loops import trips
 from modelc.space.cost.register_tile import around_vectors, hold_vectors, vector_step
 from modelc.space.sketches.clean import applied, collapsed, inlined
-from modelc.space.sketches.parallel import CHUNKS_PER_CORE
-from modelc.space.sketches.prepare import (
-    consumers_of,
-    factored,
-    packed_operands,
-    padded,
-    pick_vector,
-    read_afterwards,
-    reduction_of,
-)
-from modelc.space.sketches.tiled import FETCHING_ROWS, Bools, Tiled, TiledKnobs, Unit
+from modelc.space.sketches.prepare import factored, packed_operands, padded, pick_vector
+from modelc.space.tiling.parallel import CHUNKS_PER_CORE
+from modelc.space.tiling.tiled import FETCHING_ROWS, Bools, Tiled, TiledKnobs, Unit
 from modelc.target import Target
 
 

@@ -34,6 +34,7 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.layout import Layout
 from modelc.ir.loop import ROOT, Inside, Loop, Root
+from modelc.space.analysis.around import consumers_of, reduction_of
 from modelc.space.analysis.footprint import Ints
 from modelc.space.cost.register_tile import registers
 from modelc.space.cost.transfers import of_others, transfer_seconds
@@ -44,14 +45,14 @@ from modelc.space.rules.windows import windows, worthwhile
 from modelc.space.sketch import Bools, Floats, Knob, Points, Value, loop_named
 from modelc.space.sketches.clean import applied
 from modelc.space.sketches.maps import map_schedule
-from modelc.space.sketches.parallel import CHUNKS_PER_CORE, busiest_share, parallel_first
-from modelc.space.sketches.prepare import consumers_of, factored, reduction_of
+from modelc.space.sketches.prepare import factored
 from modelc.space.sketches.products import Products, halved
-from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tile_layout
 from modelc.space.sketches.tiled_rules import best_kernel
 from modelc.space.sketches.winograd_roles import Roles, Shape, roles_of
 from modelc.space.sketches.winograd_traffic import Tilings, kept_bytes, traffic
+from modelc.space.tiling.parallel import CHUNKS_PER_CORE, busiest_share, parallel_first
+from modelc.space.tiling.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, Tiled, TiledKnobs
 from modelc.target import Target
 
 SIDE_BY_SIDE = (1, 2)  # vectors of transforms in one iteration

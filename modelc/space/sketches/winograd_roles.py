@@ -15,12 +15,12 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
 from modelc.ir.expr import Load, variables
 from modelc.space.analysis.access import Access, accesses, stored_lanes, vector_iterator
+from modelc.space.analysis.around import consumers_of, reduction_of
 from modelc.space.rules.filters import ALONE, Transform, transform, whole_transform
 from modelc.space.rules.rule import DoesNotApply
-from modelc.space.sketches.prepare import consumers_of, reduction_of
 from modelc.space.sketches.tensorized import tensorized
-from modelc.space.sketches.tiled import Tiled, Unit
 from modelc.space.sketches.vectorized import VectorUnit
+from modelc.space.tiling.tiled import Tiled, Unit
 from modelc.target import Target
 
 

@@ -16,8 +16,8 @@ from modelc.ir.expr import DTYPES
 from modelc.space.analysis.footprint import Ints
 from modelc.space.cost.moving import constant_seconds
 from modelc.space.sketch import Bools, Floats
-from modelc.space.sketches.tiled import Tiled
 from modelc.space.sketches.winograd_roles import Roles, Shape
+from modelc.space.tiling.tiled import Tiled
 from modelc.target import Target
 
 

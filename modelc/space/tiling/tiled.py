@@ -25,12 +25,11 @@ from modelc.ir.candidate import BlockSchedule, Stage
 from modelc.ir.layout import Layout
 from modelc.ir.loop import Inside, Loop, Root
 from modelc.space.analysis.access import Access, accesses, reads_plainly
+from modelc.space.analysis.around import consumers_of, output_strides
 from modelc.space.analysis.footprint import Floats, Ints
 from modelc.space.analysis.loops import trips
 from modelc.space.analysis.words import most_words
-from modelc.space.cost.operations import operations
-from modelc.space.sketches.maps import map_schedule
-from modelc.space.sketches.prepare import consumers_of, output_strides
+from modelc.space.tiling.operations import operations
 from modelc.target import Intrinsic, Target
 
 Bools = NDArray[np.bool_]
@@ -102,9 +101,9 @@ class Unit(ABC):
     def packing(self, tiled: Tiled, read: Access, knobs: TiledKnobs) -> Layout | None:
         """How a constant operand, or a copy of a computed one, is stored; None: as it is."""
 
-    def copy(self, tiled: Tiled, block: Block, at: Inside | Root, scope: str) -> BlockSchedule:
-        """The loops of a Block that makes a padded or packed copy."""
-        return map_schedule(tiled.task, block, tiled.target, at, scope)
+    def copy(self, tiled: Tiled, block: Block, at: Inside | Root, scope: str) -> BlockSchedule | None:
+        """The loops of a Block that makes a copy in the order in which a unit reads it; None: those of any map."""
+        return None
 
     @abstractmethod
     def epilogue(self, tiled: Tiled, consumer: Block, at: Inside, knobs: TiledKnobs) -> BlockSchedule:
