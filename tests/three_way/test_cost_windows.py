@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from disassembly import disassembled
+from populations import every_candidate
 from schedules import loops
 from three_ways import check, task_of
 
@@ -21,7 +22,6 @@ from modelc.ir.text import parse_task
 from modelc.policy import Policy
 from modelc.space.choose import chosen
 from modelc.space.cost.analytic import estimate
-from modelc.space.cost.population import every_candidate
 from modelc.space.cost.register_tile import loads
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.listing import sketches

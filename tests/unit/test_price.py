@@ -114,7 +114,7 @@ def test_winograds_kernel_is_read_again_for_what_it_does_not_move_with() -> None
     (sketch,) = (s for s in families(task, target, Policy())[0] if s.name == "F(7, 3) by points")
     values = dict(sketch.values(sketch.start()))
     loops = next(knob.values for knob in sketch.all_knobs() if knob.name == "multiplying")
-    prices = {loop: _price(sketch, {**values, "multiplying": loop, "order": "panels"}) for loop in loops}
+    prices = {str(loop): _price(sketch, {**values, "multiplying": loop, "order": "panels"}) for loop in loops}
     assert {"d0", "e0"} <= prices.keys() and prices["d0"] > 1.5 * prices["e0"]
     assert _price(sketch, {**values, "order": "rows"}) > 1.1 * _price(sketch, {**values, "order": "panels"})
 

@@ -18,14 +18,13 @@ from modelc.space.analysis.footprint import Floats, Footprint, Ints, footprint, 
 from modelc.space.cost.conflicts import conflicting_bytes, waiting_cycles
 from modelc.space.cost.model import Model, Operand, Population
 from modelc.space.cost.moving import parted_seconds, stay_in
-from modelc.space.cost.population import knobs_at
 from modelc.space.cost.register_tile import instructions, kernel_cycles, registers
 from modelc.space.cost.step import exposed
 from modelc.space.cost.terms import seconds
 from modelc.space.cost.transfers import transfer_seconds
 from modelc.space.cost.work import SOURCES, Work, level_of
 from modelc.space.tiling.parallel import busiest_share
-from modelc.space.tiling.tiled import MOST_COPIES, TiledKnobs
+from modelc.space.tiling.tiled import MOST_COPIES
 from modelc.target.cost import LEVELS, CostParameters
 
 
@@ -137,11 +136,6 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     )
 
 
-def best_of(model: Model, population: Population) -> TiledKnobs:
-    """The knobs of least estimated cost; of equals the first."""
-    return knobs_at(model, population, int(np.argmin(estimate(model, population).seconds)))
-
-
 def reduce_sum(arrays: Floats | Sequence[Floats]) -> Floats:
     return np.asarray(np.sum(np.asarray(arrays), axis=0), np.float64)
 
@@ -202,7 +196,7 @@ def _walk(model: Model, population: Population, cores: int) -> _Walk:
     for by_rows, parallel in sorted(set(zip(population.by_rows.tolist(), population.parallel.tolist(), strict=True))):
         which = np.flatnonzero((population.by_rows == by_rows) & (population.parallel == parallel))
         members = population.take(which)
-        loops, share = _loops(model, members), _share(model, members, cores)
+        loops, share = _loops(model, by_rows, parallel), _share(model, members, cores)
         boxes, trips = _boxes(model, members, loops, share)
         panels = len(loops) - 1 - loops.index(model.tiled.panels)
         parts.append((np.stack(boxes), np.stack(trips), np.full(len(which), panels), share))
@@ -213,10 +207,9 @@ def _walk(model: Model, population: Population, cores: int) -> _Walk:
     return _Walk(*every, np.concatenate(depth)[back], np.concatenate(share_)[back], tuple(groups))
 
 
-def _loops(model: Model, population: Population) -> list[Loop]:
-    """Macro and reduction loops, outermost first, the same for the whole population."""
-    tiled = model.tiled
-    return [*tiled.macro_loops(knobs_at(model, population, 0)), *(Loop(n, 0) for n in tiled.reduction)]
+def _loops(model: Model, by_rows: bool, parallel: int) -> list[Loop]:
+    """Macro and reduction loops, outermost first."""
+    return [*model.macro_loops(by_rows, parallel), *(Loop(n, 0) for n in model.tiled.reduction)]
 
 
 def _tile(model: Model, population: Population, loop: Loop) -> Ints:

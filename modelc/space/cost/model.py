@@ -27,7 +27,8 @@ from modelc.target import CostParameters, Target
 
 @dataclass(frozen=True)
 class Population:
-    """Knob vectors of one Task: row p of every array makes one Candidate. `parallel` indexes Model.parallel."""
+    """Points of a contraction as the analytic cost reads them: row p of every array is point p's. Chunks are in whole
+    register tiles; `parallel` indexes Model.parallel."""
 
     rows: Ints  # [P x row iterators in the register tile]
     vectors: Ints  # [P]
@@ -44,11 +45,6 @@ class Population:
     @staticmethod
     def join(parts: Sequence[Population]) -> Population:
         return Population(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Population)))
-
-    def unique(self) -> Population:
-        """Every knob vector once, in lexicographic order."""
-        table = np.column_stack([self.rows, self.vectors, self.chunk, self.by_rows, self.parallel])
-        return self.take(np.unique(table, axis=0, return_index=True)[1])
 
 
 @dataclass(frozen=True)
@@ -80,6 +76,11 @@ class Model:
     @property
     def target(self) -> Target:
         return self.tiled.target
+
+    def macro_loops(self, by_rows: bool, parallel: int) -> list[Loop]:
+        """The loops around the micro-kernel, from the outermost: they depend on no size."""
+        knobs = TiledKnobs(tuple((n, 1) for n in self.tiled.inside), 1, 1, by_rows, self.parallel[parallel])
+        return self.tiled.macro_loops(knobs)
 
     @cached_property
     def moving(self) -> Bools:

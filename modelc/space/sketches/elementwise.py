@@ -9,7 +9,7 @@ B.parallel   the loop whose iterations go to threads; "" where it is none
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.loop import ROOT
 from modelc.space.cost.blocks import block_cycles, goes_to_threads, work_around
 from modelc.space.cost.work import Work
-from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, loop_named, otherwise, word_of
+from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, Values, otherwise
 from modelc.space.sketches.maps import Map, MapKnobs
 from modelc.space.tiling.parallel import CHUNKS_PER_CORE
 from modelc.target import Target
@@ -52,18 +52,15 @@ class Elementwise(Sketch):
 
     def start_values(self) -> dict[str, Value]:
         return {
-            f"{name}.{field}": value
-            for name, knobs in self.rules.items()
-            for field, value in {**asdict(knobs), "parallel": word_of(knobs.parallel)}.items()
+            f"{name}.{field}": value for name, knobs in self.rules.items() for field, value in asdict(knobs).items()
         }
 
-    def schedule_of(self, name: str, values: Mapping[str, Value]) -> BlockSchedule:
+    def schedule_of(self, name: str, values: Values) -> BlockSchedule:
         """The loops of Block `name`."""
-        own = {field: values[f"{name}.{field}"] for field in DECIDES}
-        knobs = MapKnobs(**{**own, "parallel": loop_named(own["parallel"])})  # type: ignore[arg-type]
+        knobs = MapKnobs(**{field: values[f"{name}.{field}"] for field in DECIDES})
         return self.maps[name].schedule(knobs, ROOT, "arena")
 
-    def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
+    def candidate_of(self, values: Values) -> Candidate:
         return Candidate({name: self.schedule_of(name, values) for name in self.maps}, self.stages)
 
     def legal(self, points: Points) -> Bools:
@@ -109,11 +106,11 @@ def map_values(facts: Map, rules: MapKnobs) -> dict[str, tuple[Value, ...]]:
     elif facts.crossed is not None:
         tiles |= {"", "line", *(("square",) if facts.squares else ())}
     inner = tuple(facts.others[:-1]) if len(facts.others) > 1 else ()
-    loops = [str(loop) for loop in facts.outer(rules) if not loop.level] if rules.parallel else []
+    loops = [loop for loop in facts.outer(rules) if not loop.level] if rules.parallel else []
     return {
         "vectors": tuple(sorted(vectors)),
         "chunk": tuple(sorted(chunks)),
         "tile": tuple(sorted(tiles)),
         "inner": ("", *inner),
-        "parallel": ("", *loops) if loops else (word_of(rules.parallel),),
+        "parallel": (None, *loops) if loops else (rules.parallel,),
     }

@@ -15,7 +15,7 @@ from modelc.ir.layout import Layout
 from modelc.space.analysis.boxes import Span, box
 from modelc.space.analysis.footprint import Ints
 from modelc.space.cost.register_tile import fits, kernel_cycles
-from modelc.space.sketch import Bools, Floats, Points, Sketch, Value
+from modelc.space.sketch import Bools, Floats, Points, Sketch, Values
 from modelc.space.sketches.spread import spread
 from modelc.space.tiling.tiled import FAR, Tiled, TiledKnobs
 
@@ -58,11 +58,11 @@ class Products(Sketch):
         counts = {n for extent in extents for n in _even(extent) if n < self.target.vector.registers}
         return tuple(sorted(counts | {int(self.start_values()[f"rows.{name}"])}))
 
-    def knobs_of(self, values: Mapping[str, Value], by_rows: bool = False) -> TiledKnobs:
+    def knobs_of(self, values: Values, by_rows: bool = False) -> TiledKnobs:
         """What of `values` the products' register tile is made of."""
-        rows = tuple((n, int(values[f"rows.{n}"])) for n in self.gemm.inside)
-        steps, prefetch = int(values["steps"]), str(values["prefetch"])
-        return TiledKnobs(rows, int(values["vectors"]), int(values["chunk"]), by_rows, None, steps, prefetch)
+        rows = tuple((n, values[f"rows.{n}"]) for n in self.gemm.inside)
+        steps, prefetch = values["steps"], values["prefetch"]
+        return TiledKnobs(rows, values["vectors"], values["chunk"], by_rows, None, steps, prefetch)
 
     def spread(self, access: Load, extents: Mapping[str, int], parts: int) -> dict[str, Layout]:
         """The layout of what `access` goes over in such `extents`, its first `parts` dimensions over products, if it is
@@ -74,8 +74,7 @@ class Products(Sketch):
 
     def register_rows(self, points: Points) -> Ints:
         """Rows of the register tile [P x iterators]."""
-        inside = self.gemm.inside
-        return np.column_stack([self.column(points, f"rows.{n}") for n in inside]) if inside else points[:, :0]
+        return self.columns(points, [f"rows.{n}" for n in self.gemm.inside])
 
     def tiles_fit(self, points: Points) -> Bools:
         """Whether registers hold the products' tile, which is no larger than a chunk [P]."""

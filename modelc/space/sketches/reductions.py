@@ -17,6 +17,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -31,10 +32,10 @@ from modelc.space.sketch import (
     Points,
     Sketch,
     Value,
-    loop_named,
+    Values,
     one_by_one,
     otherwise,
-    word_of,
+    recorded,
 )
 from modelc.space.sketches.lanes import LANE_GROUPS
 from modelc.space.sketches.phases import (
@@ -104,14 +105,14 @@ class Reductions(Sketch):
         self.doubt = target.cost.reduction_doubt_share
 
     @abstractmethod
-    def made(self, values: Mapping[str, Value]) -> tuple[Task, Candidate]:
+    def made(self, values: Values) -> tuple[Task, Candidate]:
         """The Candidate at `values`, and the Task after its stages."""
 
     @abstractmethod
     def considered(self) -> Mapping[str, Sequence[Value]]:
         """What each knob might be."""
 
-    def scheduled(self, values: Mapping[str, Value]) -> tuple[Task, Candidate]:
+    def scheduled(self, values: Values) -> tuple[Task, Candidate]:
         """The same as made(), made once."""
         key = tuple(values[name] for name in self.start_values())
         if key not in self.candidates:
@@ -127,13 +128,13 @@ class Reductions(Sketch):
                 candidates = [self.scheduled({**start, name: v})[1] for v in kept]
                 if value not in kept and self.scheduled({**start, name: value})[1] not in candidates:
                     kept.append(value)
-            knobs.append(Knob(name, tuple(sorted(kept)), DECIDES[name]))
+            knobs.append(Knob(name, tuple(sorted(kept, key=recorded)), DECIDES[name]))
         return knobs
 
-    def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
+    def candidate_of(self, values: Values) -> Candidate:
         return self.scheduled(values)[1]
 
-    def derived(self, values: Mapping[str, Value]) -> Task:
+    def derived(self, values: Values) -> Task:
         return self.scheduled(values)[0]
 
     def legal(self, points: Points) -> Bools:
@@ -158,23 +159,22 @@ class InRows(Reductions):
         super().__init__("rows", "across rows" if facts.across else "along rows", facts.target)
 
     def start_values(self) -> dict[str, Value]:
-        return {**asdict(self.rules), "parallel": word_of(self.rules.parallel)}
+        return asdict(self.rules)
 
-    def made(self, values: Mapping[str, Value]) -> tuple[Task, Candidate]:
-        together, groups = int(values["together"]), int(values["groups"])
-        return self.facts.candidate(RowKnobs(together, groups, loop_named(values["parallel"])))
+    def made(self, values: Values) -> tuple[Task, Candidate]:
+        return self.facts.candidate(RowKnobs(**values))
 
     def considered(self) -> dict[str, Sequence[Value]]:
         facts = self.facts
         most = max(facts.owner.ranges[n] for n in facts.rows)
         together = [] if facts.across else [n for n in TOGETHER if n <= most]
-        loops = ["", *map(str, facts.outer)] if facts.long else []
+        loops = [None, *facts.outer] if facts.long else []
         return {"together": together, "groups": [] if facts.across else GROUPS, "parallel": loops}
 
     def legal(self, points: Points) -> Bools:
         """No more rows together than the innermost loop over rows has."""
         loops = [knob for knob in self.knobs if knob.name == "parallel"]
-        parallel = map(loop_named, loops[0].values if loops else (self.fixed["parallel"],))
+        parallel: Sequence[Any] = loops[0].values if loops else (self.fixed["parallel"],)
         most = [self.facts.owner.ranges[self.facts.order(loop)[-1].iterator] for loop in parallel]
         fitting = self.column(points, "together") <= np.array(most)[self.index(points, "parallel")]
         return np.asarray(fitting & super().legal(points))
@@ -202,8 +202,8 @@ class InPhases(Reductions):
     def start_values(self) -> dict[str, Value]:
         return asdict(PhaseKnobs())
 
-    def made(self, values: Mapping[str, Value]) -> tuple[Task, Candidate]:
-        return self.schedule(self.whole, self.machine, [*self.before], PhaseKnobs(**values))  # type: ignore[arg-type]
+    def made(self, values: Values) -> tuple[Task, Candidate]:
+        return self.schedule(self.whole, self.machine, [*self.before], PhaseKnobs(**values))
 
     def considered(self) -> dict[str, Sequence[Value]]:
         return {

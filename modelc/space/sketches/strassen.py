@@ -15,7 +15,7 @@ prefetch     "far": the constant's part for the next product while one is made; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -37,7 +37,7 @@ from modelc.space.cost.work import SOURCES, Work
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.strassen import LEVELS, coefficients, operands
 from modelc.space.rules.sums import shared
-from modelc.space.sketch import Bools, Floats, Knob, Points, Value
+from modelc.space.sketch import Bools, Floats, Knob, Points, Value, Values
 from modelc.space.sketches.clean import applied, collapsed
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.prepare import factored, padded
@@ -193,8 +193,8 @@ class Strassen(Products):
     def _knobs(self) -> list[Knob]:
         gemm, start = self.gemm, self.start_values()
         most = -(-gemm.ranges[gemm.vector] // self.lanes)
-        first = str(start["parallel"])
-        loops = [first, *(x for x in map(str, self.open_loops()) if x != first and self.target.cores > 1)]
+        first = start["parallel"]
+        loops = [first, *(x for x in self.open_loops() if x != first and self.target.cores > 1)]
         return [
             *(Knob(f"rows.{n}", self.row_counts(n), f"rows of {n} in the register tile") for n in gemm.inside),
             Knob("vectors", tuple(range(1, min(MAX_VECTORS, most) + 1)), "vectors of the register tile: a panel"),
@@ -204,7 +204,7 @@ class Strassen(Products):
             Knob("prefetch", (FAR, "none"), "what is prefetched by instructions"),
         ]
 
-    def start_values(self) -> Mapping[str, Value]:
+    def start_values(self) -> Values:
         return self._rules
 
     @cached_property
@@ -217,7 +217,7 @@ class Strassen(Products):
             **{f"rows.{n}": c for n, c in kernel},
             "vectors": vectors,
             "chunk": self.first_chunk,
-            "parallel": str(parallel_first(loops, counts, self.target)[0]),
+            "parallel": parallel_first(loops, counts, self.target)[0],
             "steps": self.gemm.usual_steps,
             "prefetch": FAR if self.gemm_rows(self.first_chunk) >= FETCHING_ROWS else "none",
         }
@@ -255,13 +255,13 @@ class Strassen(Products):
 
     # --- the Candidate --------------------------------------------------------------------------------------------
 
-    def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
+    def candidate_of(self, values: Values) -> Candidate:
         roles, owner, knobs = self.roles, self.roles.owner.name, self.knobs_of(values)
         v, rows = roles.owned[roles.columns], roles.owned[roles.rows]
         panel = self.gemm.tiles(knobs)[roles.columns][0]
         parts = [Loop(n, 0) for n in roles.within]
         inside = [n for n in roles.others if n not in self.outside]
-        first = Loop.parse(str(values["parallel"]))
+        first = values["parallel"]
         outer = [first, *(loop for loop in self.open_loops() if loop != first)]
         around = [self.chunk_loop, *(Loop(n, 0) for n in self.outside if n in roles.samples)]
         sums = ROOT if first == self.panels else Inside(owner, max(around, key=outer.index))
@@ -338,7 +338,7 @@ class Strassen(Products):
         while this goes on."""
         target = self.target
         chunk, vectors = self.column(points, "chunk"), self.column(points, "vectors")
-        loops = [Loop.parse(str(x)) for k in self.all_knobs() if k.name == "parallel" for x in k.values]
+        loops = [x for k in self.all_knobs() if k.name == "parallel" for x in k.values if isinstance(x, Loop)]
         every = np.stack([busiest_share(*self.span(loop, chunk, vectors), cores) for loop in loops])
         parallel = self.index(points, "parallel")
         share = every[parallel, np.arange(len(points))]

@@ -37,6 +37,16 @@ def best_kernel(tiled: Tiled) -> tuple[Rows, int, float]:
     return tuple(zip(tiled.inside, map(int, rows[best]), strict=True)), int(vectors[best]), float(cycles[best])
 
 
+def chunks(tiled: Tiled) -> list[int]:
+    """Sizes of a chunk worth trying: doublings and divisors of the first row iterator, and all of it."""
+    if not tiled.inside:
+        return [1]
+    extent = tiled.ranges[tiled.inside[0]]
+    doublings = {1 << k for k in range(extent.bit_length())}
+    divisors = {d for d in range(1, min(extent, 64) + 1) if extent % d == 0}
+    return sorted({*doublings, *divisors, *(extent // d for d in divisors), extent})
+
+
 def kernels(tiled: Tiled) -> tuple[Ints, Ints]:
     """(rows [P x row iterators], vectors [P]) of the register tiles that registers hold: several rows of the outer
     iterator only over all of the inner one."""

@@ -22,7 +22,7 @@ vectors.in, vectors.out   vectors that one iteration of the input's and of the o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -42,7 +42,7 @@ from modelc.space.cost.work import SOURCES, Work
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.sums import Matrix, shared
 from modelc.space.rules.windows import windows, worthwhile
-from modelc.space.sketch import Bools, Floats, Knob, Points, Value, loop_named
+from modelc.space.sketch import Bools, Floats, Knob, Points, Value, Values
 from modelc.space.sketches.clean import applied
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.prepare import factored
@@ -131,12 +131,12 @@ class Winograd(Products):
             Knob("prefetch", (FAR, "none") if fetching else ("none",), "what is prefetched by instructions"),
             Knob("chunk", self.chunks(), "rows of tiles that are worked on together"),
             Knob("parallel", self.loops("parallel", start), "the owner's loop whose iterations go to threads"),
-            Knob("multiplying", self.loops("multiplying", start) if points else ("",), "the products' such loop"),
+            Knob("multiplying", self.loops("multiplying", start) if points else (None,), "the products' such loop"),
             Knob("vectors.in", SIDE_BY_SIDE[:channels], "vectors in one iteration of the input's transform"),
             Knob("vectors.out", SIDE_BY_SIDE[:most], "vectors in one iteration of the output's transform"),
         ]
 
-    def start_values(self) -> Mapping[str, Value]:
+    def start_values(self) -> Values:
         return self._rules
 
     @cached_property
@@ -151,16 +151,16 @@ class Winograd(Products):
             "chunk": self.first_chunk,
             "vectors.in": 1,
             "vectors.out": 1,
-            "multiplying": "",
+            "multiplying": None,
         }
         loops = self.open_loops("parallel")
         if self.shape is not Shape.PANELS:
             chunk, vectors = np.array([self.first_chunk]), np.array([register_vectors])
             counts = {loop: int(self.trips("parallel", loop, chunk, vectors)[0]) for loop in loops}
             loops = parallel_first(loops, counts, self.target)
-        values["parallel"] = str(loops[0])
+        values["parallel"] = loops[0]
         if self.shape is Shape.POINTS:
-            values["multiplying"] = str(self.open_loops("multiplying")[0])
+            values["multiplying"] = self.open_loops("multiplying")[0]
         return values
 
     def product_ranges(self, tile_rows: int) -> dict[str, int]:
@@ -182,10 +182,10 @@ class Winograd(Products):
             return (total,)
         return tuple(sorted(halved(total) | {self.first_chunk}))
 
-    def loops(self, knob: str, start: Mapping[str, Value]) -> tuple[str, ...]:
+    def loops(self, knob: str, start: Values) -> tuple[Loop, ...]:
         """The values of a knob that names a parallel loop: none else than the rules' on one core."""
-        first = str(start[knob])
-        others = [x for x in map(str, self.open_loops(knob)) if x != first and self.target.cores > 1]
+        first = start[knob]
+        others = [x for x in self.open_loops(knob) if x != first and self.target.cores > 1]
         return (first, *others)
 
     def open_loops(self, knob: str) -> list[Loop]:
@@ -209,16 +209,16 @@ class Winograd(Products):
 
     # --- the Candidate --------------------------------------------------------------------------------------------
 
-    def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
+    def candidate_of(self, values: Values) -> Candidate:
         roles, owner, v = self.roles, self.roles.owner.name, self.v
         th, tw = roles.owned[roles.th], roles.owned[roles.tw]
-        knobs, out = self.knobs_of(values, values["order"] == "rows"), int(values["vectors.out"])
+        knobs, out = self.knobs_of(values, values["order"] == "rows"), values["vectors.out"]
         panel = (self.gemm.tiles(knobs)[roles.vector][0],) if self.shape is Shape.PANELS else ()
         sizes = (*panel, *((out * self.lanes,) if out > 1 else ()), self.lanes)
         tiles: dict[str, tuple[int, ...]] = {v: sizes}
         level = len(panel)  # of the loop over what the output's transform works on at once
         within = [*(Loop(n, 0) for n in roles.within), *(Loop(v, k) for k in range(level + 1, len(sizes) + 1))]
-        parallel = Loop.parse(str(values["parallel"]))
+        parallel = values["parallel"]
         outer = [parallel, *(loop for loop in self.open_loops("parallel") if loop != parallel)]
         depths, across = [Loop(n, 0) for n in roles.lead[1]], Loop(tw, 0)
         spot = Inside(owner, Loop(v, level))
@@ -234,7 +234,7 @@ class Winograd(Products):
         else:
             order = [*outer, across, Loop(v, 0), *within]
         tags = dict.fromkeys(within[:-1], "unroll") | {order[0]: "parallel", order[-1]: "vector"}
-        wide, channels = int(values["vectors.in"]), Inside(roles.columns.name, Loop(roles.channel, 0))
+        wide, channels = values["vectors.in"], Inside(roles.columns.name, Loop(roles.channel, 0))
         schedules = {
             roles.pad.name: map_schedule(self.task, roles.pad, self.target, transforms, _scope(transforms)),
             roles.columns.name: self.columns_schedule(wide, transforms),
@@ -244,7 +244,7 @@ class Winograd(Products):
             owner: BlockSchedule(ROOT, "arena", tiles, tuple(order), tags),
         }
         schedules |= {b.name: map_schedule(self.task, b, self.target) for b in roles.afterwards}
-        schedules[roles.product.name], macro = self.product_schedule(knobs, products, loop_named(values["multiplying"]))
+        schedules[roles.product.name], macro = self.product_schedule(knobs, products, values["multiplying"])
         write = self.gemm.unit.epilogue(self.gemm, roles.write, Inside(roles.product.name, macro[-1]), knobs)
         schedules[roles.write.name] = replace(write, scope=_scope(products))
         layouts = self.layouts(knobs) | self.scratch_layouts(knobs)
@@ -432,7 +432,7 @@ class Winograd(Products):
 
     def loops_of(self, knob: str) -> list[Loop | None]:
         """The loops that the values of a knob say."""
-        return [loop_named(value) for k in self.all_knobs() if k.name == knob for value in k.values]
+        return [x for k in self.all_knobs() if k.name == knob for x in k.values if x is None or isinstance(x, Loop)]
 
     def trips(self, knob: str, loop: Loop, chunk: Ints, vectors: Ints) -> Ints:
         """Iterations of a loop that can go to threads [P], where chunks and register tiles are so large."""

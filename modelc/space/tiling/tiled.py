@@ -214,6 +214,13 @@ class Tiled:
         names = [i.name for i in self.anchor.reduction if i.extent > 1]
         return sorted(names, key=lambda n: (not slides(n), nearest(n)))
 
+    def whole(self, chunk: Ints, rows: Ints) -> Ints:
+        """Chunks [P] in whole register tiles of `rows` [P x row iterators], and no more of them than there are."""
+        if not self.inside:
+            return chunk
+        least, extent = rows[:, 0], self.ranges[self.inside[0]]
+        return np.asarray(np.minimum(np.maximum(chunk // least, 1) * least, -(-extent // least) * least), np.int64)
+
     # --- loops ----------------------------------------------------------------------------------------------------
 
     def tiles(self, knobs: TiledKnobs) -> dict[str, tuple[int, ...]]:
