@@ -30,15 +30,12 @@ ONE = Work.of(
     computing=3e-3,
     copying=1e-3,
     moving=np.array([[1e-3, 2e-3, 1.5e-3]]),
-    exposed=0.1,
     demanded=1e-4,
     arriving=5e-4,
-    begun=1e-4,
     transferred=1e-4,
-    phases=1,
     forks=1,
 )
-COEFFICIENTS = ("sharpness", "demanded_share", "streamed_wait_ratio", "phase_seconds", "fork_join_seconds")
+COEFFICIENTS = ("sharpness", "demanded_share", "streamed_wait_ratio", "fork_join_seconds")
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Work)])
@@ -60,7 +57,7 @@ def test_terms_add_up_and_features_are_their_shares() -> None:
     shares = dict(zip(FEATURES, features(ONE, COST)[0], strict=True))
     assert shares["computing"] == pytest.approx(ONE.computing[0] / total)
     assert [shares[s] for s in SOURCES] == pytest.approx(list(ONE.moving[0] / total))
-    assert shares["phases"] == pytest.approx(COST.phase_seconds / total)
+    assert shares["forks"] == pytest.approx(COST.fork_join_seconds / total)
 
 
 def test_nothing_that_is_done_takes_no_time() -> None:

@@ -19,7 +19,6 @@ from modelc.space.analysis.around import afterwards
 from modelc.space.analysis.follow import iterators
 from modelc.space.analysis.footprint import Dim, Floats, Ints, Reach, footprint, reach
 from modelc.space.cost.transfers import of_others
-from modelc.space.nest.prefetch import far_computed, far_results
 from modelc.space.tiling.parallel import SERIAL_POINTS
 from modelc.space.tiling.tiled import Bools, Tiled, TiledKnobs
 from modelc.target import CostParameters, Target
@@ -139,11 +138,6 @@ class Model:
         return float(self.transferred(self.touched(boxes), loops, cores).min())
 
     @cached_property
-    def fetched(self) -> bool:
-        """Whether all that lies far is prefetched."""
-        return all_fetched(self.tiled)
-
-    @cached_property
     def copies(self) -> tuple[_Copy, ...]:
         """What the Blocks around the anchor and its consumers copy."""
         tiled, task = self.tiled, self.tiled.task
@@ -235,13 +229,3 @@ def copy_cycles(task: Task, block: Block, lanes: int, cost: CostParameters) -> t
     if crossed:
         return cost.transpose_cycles / lanes, cost.transpose_cycles / lanes
     return cost.copy_cycles / lanes, cost.load_cycles / lanes
-
-
-def all_fetched(tiled: Tiled) -> bool:
-    """Whether what lies beyond the second-level cache is prefetched: rows that are read, or copied, and
-    results, while registers are left over."""
-    extents = dict.fromkeys(tiled.ranges, 1) | dict.fromkeys(tiled.inside, 2) | {tiled.vector: tiled.lanes}
-    around = extents | {i.name: i.extent for i in tiled.anchor.reduction}
-    near = tiled.target.second.bytes
-    rows, results = (f(tiled.task, tiled.anchor, e, near) for f, e in ((far_computed, around), (far_results, extents)))
-    return bool(rows) and bool(results)
