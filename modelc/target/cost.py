@@ -68,6 +68,7 @@ class CostParameters:
 
     # Memory levels
     sharpness: float = 4.0  # of the maximum over resources: they overlap, but not entirely
+    beside_share: float = 0.5  # of the smaller of computing and moving a boundary, that does not go beside the larger
     second_share: float = 0.5  # of the second-level cache, that what is meant to stay finds: the rest is passed through
     blur_share: float = 0.25  # of a cache, around its size, in which footprints stay more and more seldom
     demanded_share: float = 0.6  # of a bandwidth, that is had where nothing is prefetched and arithmetic waits

@@ -30,6 +30,7 @@ ONE = Work.of(
     computing=3e-3,
     copying=1e-3,
     moving=np.array([[1e-3, 2e-3, 1.5e-3]]),
+    exposed=0.1,
     demanded=1e-4,
     arriving=5e-4,
     transferred=1e-4,

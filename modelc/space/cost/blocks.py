@@ -68,7 +68,8 @@ def work_around(
     moving = np.zeros((len(cycles), len(SOURCES)))
     moving[:, 1] = moving_seconds(moved, target.caches[-1:], target)
     moving[:, 2] = constant_seconds(constants, target)
-    return Work.of(len(cycles), computing=cycles / target.hertz, moving=moving, forks=forks)
+    computing, exposed = cycles / target.hertz, target.cost.beside_share
+    return Work.of(len(cycles), computing=computing, moving=moving, exposed=exposed, forks=forks)
 
 
 def laid_out(task: Task, candidate: Candidate) -> Task:

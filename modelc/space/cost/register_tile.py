@@ -115,9 +115,8 @@ def _shared_operations(tiled: Tiled) -> tuple[float, float]:
 def _spread(tiled: Tiled) -> float:
     """Operations of one step and row until all lanes have what was computed of its scalar: one from memory is loaded
     into them."""
-    (value,) = tiled.anchor.body if len(tiled.anchor.body) == 1 else (None,)
     scalars = [r.load for r in tiled.reads if r.strides[tiled.vector] == 0 and any(r.strides.values())]
-    if value is None or not any(cast_before(value, load) for load in scalars):
+    if len(tiled.anchor.body) > 1 or not any(cast_before(tiled.anchor, load) for load in scalars):
         return 0.0
     return tiled.target.cost.spread_operations
 

@@ -2,6 +2,7 @@
 
 overlapped   the longest of computing with copying and of what each level moves, and a little of the others: a norm
              of degree `sharpness`
+exposed      of the smaller of computing and moving, the part that nothing goes beside
 demanded     moving what nothing prefetches, at `demanded_share` of the bandwidth
 arriving     `streamed_wait_ratio` of moving constants that are prefetched, as far as there is arithmetic to wait
 transferred  lines out of other cores' caches
@@ -15,19 +16,20 @@ import numpy as np
 from modelc.space.cost.work import SOURCES, Floats, Work
 from modelc.target import CostParameters
 
-TERMS = ("overlapped", "demanded", "arriving", "transferred", "forks")
+TERMS = ("overlapped", "exposed", "demanded", "arriving", "transferred", "forks")
 FEATURES = ("computing", "copying", *SOURCES, *TERMS[1:])  # what a learned cost reads of a schedule, beside its loops
 
 
 def terms(work: Work, cost: CostParameters) -> Floats:
     """The seconds of each term [P x len(TERMS)]."""
-    arithmetic = work.computing + work.copying
+    arithmetic, moving = work.computing + work.copying, work.moving.sum(axis=1)
     resources = np.column_stack([arithmetic, work.moving])
     longest = np.max(resources, axis=1, keepdims=True)
     longest = np.where(longest > 0, longest, 1.0)
     overlapped = longest[:, 0] * np.sum((resources / longest) ** cost.sharpness, axis=1) ** (1 / cost.sharpness)
     columns = [
         overlapped,
+        work.exposed * np.minimum(arithmetic, moving),
         work.demanded / cost.demanded_share,
         cost.streamed_wait_ratio * np.minimum(arithmetic, work.arriving),
         work.transferred,

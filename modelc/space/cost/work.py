@@ -23,6 +23,7 @@ class Work:
     computing: Floats  # seconds of arithmetic, of loads from the nearest cache, of loop control
     copying: Floats  # seconds of copies and sums around the arithmetic
     moving: Floats  # seconds of what comes from each level
+    exposed: Floats  # the part of computing or moving, of what takes less, that nothing else goes beside
     demanded: Floats  # seconds of moving what nothing prefetches, for which arithmetic waits
     arriving: Floats  # seconds of moving constants that are prefetched while others are worked on
     transferred: Floats  # seconds of moving lines that lie in other cores' caches

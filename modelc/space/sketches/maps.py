@@ -8,7 +8,7 @@ from math import prod
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule
-from modelc.ir.expr import DTYPES, Op, variables, walk
+from modelc.ir.expr import DTYPES, variables
 from modelc.ir.loop import ROOT, Inside, Loop, Root
 from modelc.space.analysis.access import (
     MOST_STEP,
@@ -124,7 +124,7 @@ def map_schedule(
 def selecting(block: Block, vector: str, tiles: Mapping[str, Sequence[int]]) -> list[Loop]:
     """The loops over a few values that select together with the vector's iterator: one by one they do not hinder
     vectors."""
-    conditions = [e.args[0] for b in block.body for e in walk(b) if isinstance(e, Op) and e.name == "select"]
+    conditions = [e.args[0] for e in block.operations if e.name == "select"]
     together = set[str]().union(*(variables(c) for c in conditions if vector in variables(c)))
     few = (i.name for i in block.spatial if i.name in together - {vector} and 1 < i.extent <= MOST_STEP)
     return [Loop(n, 0) for n in few if n not in tiles]

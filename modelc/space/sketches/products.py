@@ -10,7 +10,7 @@ from itertools import product
 
 import numpy as np
 
-from modelc.ir.expr import Const, Load
+from modelc.ir.expr import ZERO, Load
 from modelc.ir.layout import Layout
 from modelc.space.analysis.boxes import Span, box
 from modelc.space.analysis.footprint import Ints
@@ -67,7 +67,7 @@ class Products(Sketch):
     def spread(self, access: Load, extents: Mapping[str, int], parts: int) -> dict[str, Layout]:
         """The layout of what `access` goes over in such `extents`, its first `parts` dimensions over products, if it is
         not the one that its buffer has in any case."""
-        buffer, domain = self.task.buffer(access.buffer), {n: Span(Const(0), count) for n, count in extents.items()}
+        buffer, domain = self.task.buffer(access.buffer), {n: Span(ZERO, count) for n, count in extents.items()}
         shape = tuple(span.extent for span in box(access, buffer.shape, domain, {}))
         layout = spread(buffer, shape, parts, self.target)
         return {buffer.name: layout} if layout != buffer.layout else {}

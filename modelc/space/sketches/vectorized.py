@@ -87,13 +87,11 @@ class VectorUnit(Unit):
         rank = len(load.indices)
         place = [d if d <= dim else d + 1 for d in range(rank)]  # where old dimensions are after the split
 
-        def depth(d: int) -> int:
-            levels = [k for k, n in enumerate(tiled.reduction) if n in variables(load.indices[d])]
-            return max(levels, default=-1)
-
-        others = sorted((d for d in range(rank) if d != dim), key=depth)
-        spatial = [place[d] for d in others if depth(d) < 0]
-        reduced = [place[d] for d in others if depth(d) >= 0]
+        used = [variables(index) for index in load.indices]
+        depths = [max((k for k, n in enumerate(tiled.reduction) if n in names), default=-1) for names in used]
+        others = sorted((d for d in range(rank) if d != dim), key=depths.__getitem__)
+        spatial = [place[d] for d in others if depths[d] < 0]
+        reduced = [place[d] for d in others if depths[d] >= 0]
         return layout.then("reorder", *spatial, dim, *reduced, dim + 1)
 
     def epilogue(self, tiled: Tiled, consumer: Block, at: Inside, knobs: TiledKnobs) -> BlockSchedule:

@@ -124,17 +124,20 @@ class Roles:
         alone = {self.owned.get(str(i)) for i in self.tiles.indices}
         return [n for n in names if n in alone], [n for n in names if n not in alone]
 
-    def kernels(self, names: Sequence[str]) -> int:
-        """Points of those among the owner's iterators `names` that have kernels of their own."""
+    @cached_property
+    def kernels(self) -> tuple[int, int]:
+        """Points of those among both kinds of `lead` that have kernels of their own."""
         (kernel,) = (r for r in self.product.reads if r.buffer in self.task.constants)
         moving = {v for i in kernel.indices for v in variables(i)}
-        return self.points([mine for name, mine in self.owned.items() if mine in names and name in moving])
+        own = {mine for name, mine in self.owned.items() if name in moving}
+        first, second = (self.points([mine for mine in names if mine in own]) for names in self.lead)
+        return first, second
 
     def points(self, names: Sequence[str]) -> int:
         """Points of so many of the owner's iterators."""
         return prod(self.owner.ranges[n] for n in names)
 
-    @property
+    @cached_property
     def matrices(self) -> tuple[Transform, Transform]:
         """Of rows and gather, of columns and scatter."""
         sums, results = (self.task.buffer(b.writes[0].buffer) for b in (self.product, self.scatter))
@@ -142,9 +145,14 @@ class Roles:
         assert first is not None
         return first, first if results.shape[1] > 1 else ALONE
 
+    @cached_property
+    def _bytes(self) -> dict[str, int]:
+        blocks = [b for b in self.task.blocks if isinstance(b, Block)]
+        return {b.name: self.task.buffer(b.writes[0].buffer).bytes for b in blocks}
+
     def bytes(self, block: Block) -> int:
         """Bytes of what `block` writes."""
-        return self.task.buffer(block.writes[0].buffer).bytes
+        return self._bytes[block.name]
 
     def elements(self, block: Block) -> int:
         """Numbers that `block` writes."""

@@ -87,7 +87,7 @@ def traffic(roles: Roles, gemm: Tiled, shape: Shape, tilings: Tilings, cores: in
     """What passes between the caches where the transforms run in `shape` around products that are tiled so."""
     ranges, zero = roles.product.ranges, np.zeros(len(tilings.chunk))
     samples, depths = (roles.points(names) for names in roles.lead)
-    phases, groups = (roles.kernels(names) for names in roles.lead)  # whose kernels are other parts of the whole
+    phases, groups = roles.kernels  # whose kernels are other parts of the whole
     kernel = roles.task.buffer(roles.kernel(gemm).load.buffer).bytes
     room, near_by = roles.target.second.bytes // 2, kept_bytes(roles.target)
     part = tilings.chunk / roles.tile_rows
