@@ -4,14 +4,16 @@ which the products are register tiles of vectors."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import product
 
 import numpy as np
 
+from modelc.ir.candidate import BlockSchedule
 from modelc.ir.expr import ZERO, Load
 from modelc.ir.layout import Layout
+from modelc.ir.loop import Inside, Loop, Root
 from modelc.space.analysis.boxes import Span, box
 from modelc.space.analysis.footprint import Ints
 from modelc.space.cost.register_tile import fits, kernel_cycles
@@ -63,6 +65,26 @@ class Products(Sketch):
         rows = tuple((n, values[f"rows.{n}"]) for n in self.gemm.inside)
         steps, prefetch = values["steps"], values["prefetch"]
         return TiledKnobs(rows, values["vectors"], values["chunk"], by_rows, None, steps, prefetch)
+
+    def kernel_schedule(
+        self,
+        knobs: TiledKnobs,
+        at: Inside | Root,
+        macro: Sequence[Loop],
+        parallel: Loop | None,
+        prefetch: Mapping[str, Loop | Root],
+    ) -> BlockSchedule:
+        """The products' loops at `at`: `macro` around a micro-kernel of units, that of `macro` which is `parallel` to
+        threads."""
+        gemm, v, unit = self.gemm, self.gemm.vector, self.gemm.unit
+        tiles: dict[str, tuple[int, ...]] = {v: gemm.tiles(knobs)[v], **{n: (c,) for n, c in knobs.rows}}
+        tiles |= {n: depth for n in gemm.reduction if (depth := unit.tile(n))}
+        micro, innermost = [*(Loop(n, 1) for n in gemm.inside), Loop(v, 1)], unit.loops(gemm, tiles)
+        tags = dict.fromkeys(micro, "unroll") | innermost | ({parallel: "parallel"} if parallel else {})
+        steps = gemm.unrolled_steps(knobs, tiles)
+        tags |= dict.fromkeys(steps, "unroll")
+        order = (*macro, *(Loop(n, 0) for n in gemm.reduction), *steps, *micro, *innermost)
+        return BlockSchedule(at, "register", tiles, order, tags, (v,), prefetch)
 
     def spread(self, access: Load, extents: Mapping[str, int], parts: int) -> dict[str, Layout]:
         """The layout of what `access` goes over in such `extents`, its first `parts` dimensions over products, if it is

@@ -310,18 +310,12 @@ class Strassen(Products):
 
     def product_schedule(self, knobs: TiledKnobs, at: Inside) -> tuple[BlockSchedule, list[Loop]]:
         """The products' loops at `at`, for one panel, and those outside their micro-kernel."""
-        gemm, v, counts = self.gemm, self.gemm.vector, dict(knobs.rows)
-        tiles: dict[str, tuple[int, ...]] = {v: gemm.tiles(knobs)[v], **{n: (c,) for n, c in counts.items()}}
-        tiled, number = (v, self.roles.number, *gemm.inside), Loop(self.roles.number, 0)
+        gemm, v, number = self.gemm, self.gemm.vector, Loop(self.roles.number, 0)
+        tiled = (v, number.iterator, *gemm.inside)
         whole = [Loop(i.name, 0) for i in self.roles.product.spatial if i.extent > 1 and i.name not in tiled]
-        macro = [*whole, number, Loop(v, 0), *(Loop(n, 0) for n in counts)]
-        micro = [*(Loop(n, 1) for n in counts), Loop(v, 1), Loop(v, 2)]
-        tags = dict.fromkeys(micro[:-1], "unroll") | {micro[-1]: "vector"}
-        steps = gemm.unrolled_steps(knobs, tiles)
-        tags |= dict.fromkeys(steps, "unroll")
-        order = (*macro, *(Loop(n, 0) for n in gemm.reduction), *steps, *micro)
+        macro = [*whole, number, Loop(v, 0), *(Loop(n, 0) for n in gemm.inside)]
         prefetch: dict[str, Loop | Root] = {self.kernel.load.buffer: number} if knobs.prefetch == FAR else {}
-        return BlockSchedule(at, "register", tiles, order, tags, (v,), prefetch), macro
+        return self.kernel_schedule(knobs, at, macro, None, prefetch), macro
 
     def sums_schedule(self, at: Inside | Root) -> BlockSchedule:
         """Sums of parts of the data, a vector of each at a time."""

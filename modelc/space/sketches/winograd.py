@@ -277,33 +277,19 @@ class Winograd(Products):
         self, knobs: TiledKnobs, at: Inside | Root, parallel: Loop | None
     ) -> tuple[BlockSchedule, list[Loop]]:
         """The product's loops at `at`, and those outside its micro-kernel."""
-        v, counts = self.roles.vector, dict(knobs.rows)
-        tile = self.gemm.tiles(knobs)[v][0]
-        unit = self.gemm.unit
-        tiles: dict[str, tuple[int, ...]] = {v: (tile, self.lanes), **{n: (c,) for n, c in counts.items()}}
-        tiles |= {n: depth for n in self.gemm.reduction if (depth := unit.tile(n))}
         moving, still = self.outside()
-        rows, panels = [*still, *(Loop(n, 0) for n in counts)], [Loop(v, 0)]
+        rows, panels = [*still, *(Loop(n, 0) for n, _ in knobs.rows)], [Loop(self.roles.vector, 0)]
         macro = [*moving, *rows, *panels] if knobs.by_rows else [*moving, *panels, *rows]
-        micro, innermost = [*(Loop(n, 1) for n in counts), Loop(v, 1)], unit.loops(self.gemm, tiles)
-        tags = dict.fromkeys(micro, "unroll") | innermost
         if parallel:
             macro = [parallel, *(loop for loop in macro if loop != parallel)]
-            tags[parallel] = "parallel"
-        reduction = [Loop(n, 0) for n in self.gemm.reduction]
-        steps = self.gemm.unrolled_steps(knobs, tiles)
-        tags |= dict.fromkeys(steps, "unroll")
-        order = (*macro, *reduction, *steps, *micro, *innermost)
-        prefetch = self.prefetched(knobs, macro, tiles) | self.prefetched_results(knobs)
-        return BlockSchedule(at, "register", tiles, order, tags, (v,), prefetch), macro
+        prefetch = self.prefetched(knobs, macro) | self.prefetched_results(knobs)
+        return self.kernel_schedule(knobs, at, macro, parallel, prefetch), macro
 
-    def prefetched(
-        self, knobs: TiledKnobs, macro: list[Loop], tiles: dict[str, tuple[int, ...]]
-    ) -> dict[str, Loop | Root]:
+    def prefetched(self, knobs: TiledKnobs, macro: list[Loop]) -> dict[str, Loop | Root]:
         """The kernel, and the innermost loop over parts of it: where enough rows go over each."""
-        v, ranges = self.roles.vector, self.product_ranges(knobs.chunk)
-        here = tiles[v][0] if self.shape is Shape.PANELS else ranges[v]  # outputs that the product's loops go over
-        loops = [loop for loop in macro if loop.iterator != v or here > tiles[v][0]]
+        v, panel = self.roles.vector, self.gemm.tiles(knobs)[self.roles.vector][0]
+        here = panel if self.shape is Shape.PANELS else self.gemm.ranges[v]  # outputs that the product's loops go over
+        loops = [loop for loop in macro if loop.iterator != v or here > panel]
         kernel = self.roles.kernel(self.gemm)
         moving = [loop for loop in loops if kernel.strides[loop.iterator]]
         rows = prod(c for _, c in knobs.rows) if knobs.by_rows else self.rows_over_kernel(knobs.chunk)
