@@ -491,7 +491,7 @@ def test_estimates_count_what_transforms_do(task) -> None:
     assert found
     for sketch in found:
         roles, (rows, columns) = sketch.roles, sketch.roles.matrices
-        both = ((roles.rows, roles.columns, "input"), (roles.gather, roles.scatter, "output"))
+        both = ((roles.rows, roles.columns, "input"), (roles.gather, roles.results, "output"))
         for first, second, side in both:
             loaded = added = stored = 0
             for block in (first, second):

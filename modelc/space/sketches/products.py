@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
 import numpy as np
 
-from modelc.ir.candidate import BlockSchedule
+from modelc.ir.block import Block, Task
+from modelc.ir.candidate import BlockSchedule, Stage
 from modelc.ir.expr import ZERO, Load
 from modelc.ir.layout import Layout
 from modelc.ir.loop import Inside, Loop, Root
@@ -20,6 +22,46 @@ from modelc.space.cost.register_tile import fits, kernel_cycles
 from modelc.space.sketch import Bools, Floats, Points, Sketch, Values
 from modelc.space.sketches.spread import spread
 from modelc.space.tiling.tiled import FAR, Tiled, TiledKnobs
+from modelc.target import Target
+
+
+@dataclass(frozen=True)
+class ProductRoles:
+    """What Blocks of a derived Task are for: ... -> product -> write -> ... -> results -> owner -> afterwards."""
+
+    task: Task
+    target: Target
+    stages: tuple[Stage, ...]
+    product: Block
+    write: Block  # the copy of its accumulators
+    results: Block  # what the owner reads: results made of products
+    owner: Block  # the consumer, whose loops all others run in or before
+    afterwards: tuple[Block, ...]
+
+    @cached_property
+    def owned(self) -> dict[str, str]:
+        """The owner's iterator for each of the product's."""
+        names = [str(i) for i in self.results.writes[0].indices[2:]]
+        return dict(zip(names, self._read[2:], strict=True))
+
+    @property
+    def within(self) -> tuple[str, str]:
+        """The owner's iterators over the two dimensions that the rule added to the results."""
+        return self._read[0], self._read[1]
+
+    @cached_property
+    def _read(self) -> list[str]:
+        (read,) = {r for r in self.owner.reads if r.buffer == self.results.writes[0].buffer}
+        return [str(i) for i in read.indices]
+
+    @cached_property
+    def _bytes(self) -> dict[str, int]:
+        blocks = [b for b in self.task.blocks if isinstance(b, Block)]
+        return {b.name: self.task.buffer(b.writes[0].buffer).bytes for b in blocks}
+
+    def bytes(self, block: Block) -> int:
+        """Bytes of what `block` writes."""
+        return self._bytes[block.name]
 
 
 class Products(Sketch):

@@ -41,7 +41,7 @@ from modelc.space.sketch import Bools, Floats, Knob, Points, Value, Values
 from modelc.space.sketches.clean import applied, collapsed
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.prepare import factored, padded
-from modelc.space.sketches.products import Products, halved
+from modelc.space.sketches.products import ProductRoles, Products, halved
 from modelc.space.sketches.tiled_candidate import tile_layout
 from modelc.space.sketches.tiled_rules import best_kernel
 from modelc.space.sketches.vectorized import VectorUnit
@@ -92,22 +92,14 @@ def _cut(task: Task, target: Target, stages: list[Stage], levels: int) -> Roles:
 
 
 @dataclass(frozen=True)
-class Roles:
+class Roles(ProductRoles):
     """What the Blocks of a derived Task are for, told by what they read and write:
 
-    sums -> product -> write -> combine -> owner -> afterwards
+    sums -> product -> write -> results -> owner -> afterwards
 
-    and the product's iterators that are cut."""
+    and the product's iterators that are cut. `results`: products added up, for each part of the results."""
 
-    task: Task
-    target: Target
-    stages: tuple[Stage, ...]
     sums: Block  # of parts of the data, one for each product
-    product: Block
-    write: Block  # the copy of its accumulators
-    combine: Block  # products added up, for each part of the results
-    owner: Block  # the consumer, whose loops all others run in
-    afterwards: tuple[Block, ...]
     rows: str
     columns: str
     depth: str
@@ -116,22 +108,6 @@ class Roles:
     def number(self) -> str:
         """The product's iterator over products."""
         return self.product.spatial[0].name
-
-    @cached_property
-    def owned(self) -> dict[str, str]:
-        """The owner's iterator for each of the product's."""
-        names = [str(i) for i in self.combine.writes[0].indices[2:]]
-        return dict(zip(names, self._read()[2:], strict=True))
-
-    @property
-    def within(self) -> tuple[str, str]:
-        """The owner's iterators over parts of rows and of columns."""
-        rows, columns = self._read()[:2]
-        return rows, columns
-
-    def _read(self) -> list[str]:
-        (read,) = {r for r in self.owner.reads if r.buffer == self.combine.writes[0].buffer}
-        return [str(i) for i in read.indices]
 
     @cached_property
     def others(self) -> list[str]:
@@ -150,20 +126,16 @@ class Roles:
         unit, ranges = VectorUnit(lanes), {self.rows: rows}
         return Tiled(self.task, self.target, self.stages, self.product, self.columns, unit, ranges=ranges)
 
-    def bytes(self, block: Block) -> int:
-        """Bytes of what `block` writes."""
-        return self.task.buffer(block.writes[0].buffer).bytes
-
 
 def _roles(task: Task, target: Target, stages: Sequence[Stage], rows: str, columns: str, depth: str) -> Roles:
     """Raises DoesNotApply if the Task has other Blocks, or its operands are not stored along depth and columns."""
     blocks = [b for b in task.blocks if isinstance(b, Block)]
     if len(blocks) < len(task.blocks) or len(blocks) < 5 or blocks[1] != reduction_of(task):
         raise DoesNotApply("the Task has Blocks of another kind")
-    sums, product, write, combine, owner, *afterwards = blocks
+    sums, product, write, results, owner, *afterwards = blocks
     source, written = accesses(task, sums)[0][0], accesses(task, owner)[1]
     roles = Roles(
-        task, target, tuple(stages), sums, product, write, combine, owner, tuple(afterwards), rows, columns, depth
+        task, target, tuple(stages), product, write, results, owner, tuple(afterwards), sums, rows, columns, depth
     )
     if source.strides[depth] != 1 or vector_iterator(owner, written) != roles.owned[columns]:
         raise DoesNotApply("operands are stored across what vectors go along")
@@ -271,7 +243,7 @@ class Strassen(Products):
         tiles: dict[str, tuple[int, ...]] = {v: (panel, self.lanes), rows: (knobs.chunk,)}
         schedules = {
             roles.sums.name: self.sums_schedule(sums),
-            roles.combine.name: BlockSchedule(
+            roles.results.name: BlockSchedule(
                 Inside(owner, vectors),
                 "local",
                 {columns: (self.lanes,)},

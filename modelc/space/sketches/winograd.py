@@ -237,7 +237,7 @@ class Winograd(Products):
             roles.columns.name: self.columns_schedule(wide, transforms),
             roles.rows.name: transform_schedule(roles.rows, roles.channel, roles.channel_lanes, channels, wide),
             roles.gather.name: transform_schedule(roles.gather, roles.vector, self.lanes, spot, out),
-            roles.scatter.name: transform_schedule(roles.scatter, roles.vector, self.lanes, spot, out),
+            roles.results.name: transform_schedule(roles.results, roles.vector, self.lanes, spot, out),
             owner: BlockSchedule(ROOT, "arena", tiles, tuple(order), tags),
         }
         schedules |= {b.name: map_schedule(self.task, b, self.target) for b in roles.afterwards}

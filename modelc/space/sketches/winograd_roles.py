@@ -1,6 +1,6 @@
 """What the Blocks of a Task derived by Winograd's rule (rules/winograd.py) are for, told by what they read and write:
 
-pad -> rows -> columns -> product -> write -> gather -> scatter -> owner -> afterwards
+pad -> rows -> columns -> product -> write -> gather -> results -> owner -> afterwards
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from modelc.space.analysis.access import Access, accesses, stored_lanes, vector_
 from modelc.space.analysis.around import consumers_of, reduction_of
 from modelc.space.rules.filters import ALONE, Transform, transform, whole_transform
 from modelc.space.rules.rule import DoesNotApply
+from modelc.space.sketches.products import ProductRoles
 from modelc.space.sketches.tensorized import tensorized
 from modelc.space.sketches.vectorized import VectorUnit
 from modelc.space.tiling.tiled import Tiled, Unit
@@ -33,23 +34,15 @@ class Shape(Enum):
 
 
 @dataclass(frozen=True)
-class Roles:
+class Roles(ProductRoles):
     """The Blocks of one F(m, r), and the iterators that its schedules go over."""
 
-    task: Task
-    target: Target
-    stages: tuple[Stage, ...]
     m: int
     taps: int  # r
     pad: Block  # the input with a margin
     rows: Block  # the input transform: along h, then
     columns: Block  # along w
-    product: Block  # what is summed, for each point of a tile
-    write: Block  # the copy of its accumulators
-    gather: Block  # the output transform: along h, then
-    scatter: Block  # along w
-    owner: Block  # the consumer, whose loops all others run in or before
-    afterwards: tuple[Block, ...]
+    gather: Block  # the output transform: along h; `results`: along w
     vector: str  # the product's iterator whose elements lie side by side
     channel: str  # the input transforms' iterator of the same kind
 
@@ -81,33 +74,17 @@ class Roles:
     @property
     def th(self) -> str:
         """The iterator over rows of tiles."""
-        return self.scatter.spatial[-3].name
+        return self.results.spatial[-3].name
 
     @property
     def tw(self) -> str:
         """The iterator over tiles of one row."""
-        return self.scatter.spatial[-2].name
+        return self.results.spatial[-2].name
 
     @property
     def tile_rows(self) -> int:
         """Rows of tiles."""
         return self.product.ranges[self.th]
-
-    @cached_property
-    def owned(self) -> dict[str, str]:
-        """The owner's iterator for each of the product's."""
-        names = [str(i) for i in self.scatter.writes[0].indices[2:]]
-        return dict(zip(names, self._read()[2:], strict=True))
-
-    @property
-    def within(self) -> tuple[str, str]:
-        """The owner's iterators over the elements of one tile of results."""
-        high, wide = self._read()[:2]
-        return high, wide
-
-    def _read(self) -> list[str]:
-        (read,) = {r for r in self.owner.reads if r.buffer == self.scatter.writes[0].buffer}
-        return [str(i) for i in read.indices]
 
     @property
     def tiles(self) -> Load:
@@ -139,20 +116,11 @@ class Roles:
 
     @cached_property
     def matrices(self) -> tuple[Transform, Transform]:
-        """Of rows and gather, of columns and scatter."""
-        sums, results = (self.task.buffer(b.writes[0].buffer) for b in (self.product, self.scatter))
+        """Of rows and gather, of columns and results."""
+        sums, results = (self.task.buffer(b.writes[0].buffer) for b in (self.product, self.results))
         first = transform(self.m, self.taps) if sums.dtype == "float32" else whole_transform(self.m, self.taps)
         assert first is not None
         return first, first if results.shape[1] > 1 else ALONE
-
-    @cached_property
-    def _bytes(self) -> dict[str, int]:
-        blocks = [b for b in self.task.blocks if isinstance(b, Block)]
-        return {b.name: self.task.buffer(b.writes[0].buffer).bytes for b in blocks}
-
-    def bytes(self, block: Block) -> int:
-        """Bytes of what `block` writes."""
-        return self._bytes[block.name]
 
     def elements(self, block: Block) -> int:
         """Numbers that `block` writes."""
@@ -177,8 +145,8 @@ def roles_of(task: Task, target: Target, stages: Sequence[Stage], m: int, taps: 
     pad = _writer(task, rows)
     write = _reader(task, product)
     gather = _reader(task, write)
-    scatter = _reader(task, gather)
-    owner = _reader(task, scatter)
+    results = _reader(task, gather)
+    owner = _reader(task, results)
     later = task.blocks[task.blocks.index(owner) + 1 :]
     afterwards = tuple(b for b in later if isinstance(b, Block))
     if 8 + len(afterwards) != len(task.blocks):
@@ -189,7 +157,7 @@ def roles_of(task: Task, target: Target, stages: Sequence[Stage], m: int, taps: 
     if vector is None or channel is None or vector not in product.ranges:
         raise DoesNotApply("channels are not stored one after the other")
     roles = Roles(
-        task, target, tuple(stages), m, taps, pad, rows, columns, product, write, gather, scatter, owner, afterwards,
+        task, target, tuple(stages), product, write, results, owner, afterwards, m, taps, pad, rows, columns, gather,
         vector, channel,
     )  # fmt: skip
     if vector not in roles.owned:
