@@ -57,13 +57,12 @@ class Sketch(ABC):
     """One way to compute `task`, the Task after `stages`, on `target`. `kind` is what it has in common with Sketches of
     other Tasks ("contraction", "attention"), `name` tells it from others of the same Task ("vectors", "amx-bf16").
 
-    `doubt` is the error of its price as a part of it, where that is known to be large: of points that are nearer to
-    each other than that, start() is taken. `tabled` is how many points cost less when all are estimated at once than
-    those that a walk comes by, a dozen at a time: none, where each is estimated by itself."""
+    `doubt` is the relative error of its price, where that is large: within it, start() wins. A space of at most
+    `tabled` points is priced whole before a walk, which would price a dozen points at a time."""
 
     doubt = 0.0
     tabled = 0
-    handicap = 1.0  # times its price where it is compared with other Sketches': of what rules would not take
+    handicap = 1.0  # factor of its price in comparisons with other Sketches: above 1 for what rules would not take
 
     def __init__(self, kind: str, name: str, task: Task, target: Target, stages: Sequence[Stage]):
         self.kind, self.name, self.task, self.target, self.stages = kind, name, task, target, tuple(stages)

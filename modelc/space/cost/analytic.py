@@ -263,9 +263,9 @@ def _begun(walk: _Walk, touched: Footprint, depth: int, which: NDArray[np.intp])
 
 
 def _stored(model: Model, population: Population, walk: _Walk, group: int, inside: Footprint) -> Floats:
-    """The part of a copy of what a single register tile reads that goes through memory. A window that is unrolled whole
-    reads elements by their names: they stay in registers, beside accumulators, and beside weights that the next tile
-    reads again; so does most of what is too much by a little, for it is loaded late."""
+    """The fraction of a copy, read by a single register tile, that goes through memory [members]. LLVM keeps the
+    elements of a fully unrolled window in registers, beside the accumulators and the weights that the next tile reuses.
+    It loads elements late, so a small excess over the registers mostly stays in them too."""
     tiled, (which, loops) = model.tiled, walk.groups[group]
     if not tiled.whole_window:
         return np.ones(len(which))

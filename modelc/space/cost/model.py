@@ -98,8 +98,8 @@ class Model:
 
     @cached_property
     def row_loop(self) -> int:
-        """Of the loops that may be parallel the one along which maps are taken to be divided among cores: it moves most
-        of what is computed, and is the outermost such in the result's storage."""
+        """The parallel loop (an index) that divides maps among cores: it moves through most bytes of computed operands;
+        of equals, it is the outermost in the result's storage."""
         moved = np.where(self.computed, self.whole, 0.0) @ self.moving
         result = next(o.reach for o in reversed(self.operands) if o.written)
         steps = [max((d.stride for d in result.dims if _along(d, loop)), default=0) for loop in self.parallel]
@@ -160,7 +160,7 @@ class Model:
         return tuple(copies)
 
     def latency(self, block: Block) -> float:
-        """The latency of the nearest level that holds all that `block` reads, over that of the second one."""
+        """The latency of the nearest cache level that holds all inputs of `block`, relative to the second level's."""
         size = sum(self.tiled.task.buffer(name).bytes for name in {read.buffer for read in block.reads})
         latencies, beyond = self.target.cost.latencies, self.target.caches[1:3]
         held = [x for cache, x in zip(beyond, latencies[1:], strict=False) if size <= cache.bytes]

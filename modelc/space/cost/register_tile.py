@@ -75,7 +75,7 @@ def _of_window(tiled: Tiled, read: Access, rows: Ints, vectors: Ints) -> Floats:
 
 @lru_cache(4096)
 def _distinct(walks: tuple[tuple[int, int], ...]) -> int:
-    """Elements that nested loops read, each of which takes so many steps of a stride: (stride, steps)."""
+    """Distinct elements that nested loops read, each loop given as (stride, steps)."""
     places = {0}
     for apart, count in walks:
         places = {place + apart * k for place in places for k in range(count)}
@@ -102,8 +102,8 @@ def vector_step(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
 
 @lru_cache(256)
 def _shared_operations(tiled: Tiled) -> tuple[float, float]:
-    """Operations of one step that all rows of a register tile have in common (weights that are taken apart), and those
-    that all of a row's vectors have (a scalar that is shifted before it is multiplied)."""
+    """Operations of one reduction step that are computed once for all rows of a register tile (unpacking weights), and
+    once for all vectors of a row (shifting a scalar before it is multiplied)."""
     anchor, cost = tiled.anchor, tiled.target.cost
     by_vector = {r.load for r in tiled.reads if not any(r.strides[n] for n in tiled.inside)}
     by_row = {r.load for r in tiled.reads if r.strides[tiled.vector] == 0}

@@ -31,7 +31,7 @@ class Work:
 
     @staticmethod
     def of(members: int, **quantities: Floats | float) -> Work:
-        """That of so many schedules, of which all quantities that are not said are 0."""
+        """The Work of `members` schedules; quantities that are not given are 0."""
         values: dict[str, Floats] = {}
         for field in fields(Work):
             shape = (members, len(SOURCES)) if field.name == "moving" else (members,)

@@ -129,7 +129,7 @@ class Attention(Sketch):
         return dict(zip(("scores", "values"), self.contractions(), strict=False))
 
     def query_tiles(self) -> set[int]:
-        """Rows of tiles that are as full as so many can be, whose scores lie near."""
+        """Query rows per tile: sizes without an underfull last tile, with scores that fit the cache."""
         whole = max([u.row for u in self.units.values()], default=1)
         least = min(8, self.queries) if whole == 1 else whole
         sizes = {-(-self.queries // (k * whole)) * whole for k in range(1, self.queries + 1)}
@@ -286,7 +286,8 @@ class Attention(Sketch):
         return (*self.roles.before, self.roles.owner, *self.roles.after)
 
     def group(self, tile: int) -> int:
-        """Rows that are worked on together, so that one need not wait for another: in half of the first cache."""
+        """Query rows that are reduced side by side, to overlap the latency of their reductions: their scores fit half
+        of L1."""
         row = 2 * self.keys * DTYPES[self.dtype].itemsize
         most = max(1, min(tile, self.target.caches[0].bytes // 2 // row))
         return most if not self.units else max(n for n in range(1, most + 1) if tile % n == 0)
@@ -448,7 +449,7 @@ class Attention(Sketch):
 
     @cached_property
     def as_ruled(self) -> tuple[Candidate, Task]:
-        """What start() describes, and the Task with what that stores."""
+        """The Candidate of start(), and the Task with its layouts."""
         candidate = self.candidate_of(self.start_values())
         return candidate, laid_out(self.task, candidate)
 
@@ -475,7 +476,7 @@ class Attention(Sketch):
 
 
 def _followed(block: Block, copy: Block) -> dict[str, str]:
-    """The iterators of `copy` that stand for those of `block`, whose result it copies."""
+    """The iterators of `copy` by the iterators of `block`, whose result it copies."""
     return {str(i): str(copy.reads[0].indices[d]) for d, i in enumerate(block.writes[0].indices)}
 
 

@@ -57,9 +57,8 @@ class Map:
         return -(-self.ranges[self.vector] // (pieces * self.lanes)) * self.lanes
 
     def rules(self, at_root: bool) -> MapKnobs:
-        """Vectors along the stored iterator. What is read along another one (a transposition) is tiled by cache lines
-        of that iterator, so that a line is used whole before it leaves the cache; what merely moves, in squares of
-        vectors."""
+        """Knobs by rule: vectors along the stored iterator. A transposed operand is tiled by cache lines, so that each
+        line is used whole before eviction; a pure transposition is tiled by squares of vectors."""
         parallel, target = at_root and self.long, self.target
         knobs = MapKnobs()
         if self.crossed is not None:

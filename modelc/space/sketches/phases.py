@@ -38,7 +38,7 @@ MOST_PARTS = 8  # times as many as are wanted, where only some numbers of parts 
 
 @dataclass(frozen=True)
 class PhaseKnobs:
-    """What is open in reductions that are phases of their own; the defaults are what rules take."""
+    """The knobs of reductions in phases of their own; the defaults are the rules' choice."""
 
     parts: int = CHUNKS_PER_CORE  # for each core, of a reduction that has too little to do at once; 0: it is not cut
     groups: int = LANE_GROUPS  # vectors of partial results, by lanes

@@ -55,8 +55,8 @@ def factored(task: Task, stages: list[Stage]) -> Task:
 
 
 def vectorised(task: Task, writer: Block, buffer: str, dim: int) -> bool:
-    """Whether a map that reads what `writer` writes walks through its own result along dimension `dim` of that: two
-    iterators would be shorter vectors."""
+    """Whether a map that reads the result of `writer` vectorises along dimension `dim` of it: splitting the dimension
+    would shorten its vectors."""
     for block in task.blocks[task.blocks.index(writer) + 1 :]:
         if isinstance(block, Block) and not block.reduction:
             vector = vector_iterator(block, accesses(task, block)[1])
@@ -97,9 +97,9 @@ def packable(task: Task, anchor: Block, read: Access, vector: str) -> bool:
 def packed_operands(
     task: Task, anchor: Block, vector: str, lanes: int, stages: list[Stage], unpacked: bool = False
 ) -> Task:
-    """Computed operands that are not contiguous along the vector iterator are read through a copy that is; and so are
-    those of which every reduction step reads a line far from the last, where many rows read them (`unpacked`: not
-    these). Copies end where the last vector does, if it is read whole."""
+    """The Task with packed copies of computed operands: of those that are not contiguous along the vector iterator, and
+    of those whose reduction steps each read a distant line, if enough rows reuse them (`unpacked`: not of the latter).
+    A copy is padded to whole vectors where its last vector is read whole."""
     for read in accesses(task, anchor)[0]:
         buffer = read.load.buffer
         if buffer in task.constants:

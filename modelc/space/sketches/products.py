@@ -129,8 +129,8 @@ class Products(Sketch):
         return BlockSchedule(at, "register", tiles, order, tags, (v,), prefetch)
 
     def spread(self, access: Load, extents: Mapping[str, int], parts: int) -> dict[str, Layout]:
-        """The layout of what `access` goes over in such `extents`, its first `parts` dimensions over products, if it is
-        not the one that its buffer has in any case."""
+        """The layout of the buffer of `access` over iterators of `extents`, its first `parts` dimensions over products,
+        if it differs from the buffer's own."""
         buffer, domain = self.task.buffer(access.buffer), {n: Span(ZERO, count) for n, count in extents.items()}
         shape = tuple(span.extent for span in box(access, buffer.shape, domain, {}))
         layout = spread(buffer, shape, parts, self.target)

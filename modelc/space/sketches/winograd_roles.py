@@ -94,8 +94,8 @@ class Roles(ProductRoles):
 
     @cached_property
     def lead(self) -> tuple[list[str], list[str]]:
-        """The owner's iterators that are neither tiles, roles of a tile, nor the vector: those that have transformed
-        tiles of their own, and those that a window of the product slides along or that are groups of channels."""
+        """The owner's iterators outside a tile other than the vector: those over samples with transformed tiles of
+        their own, and those that a window slides along or that go over groups of channels."""
         inner = {self.owned[self.th], self.owned[self.tw], self.owned[self.vector], *self.within}
         names = [i.name for i in self.owner.spatial if i.extent > 1 and i.name not in inner]
         alone = {self.owned.get(str(i)) for i in self.tiles.indices}

@@ -102,7 +102,7 @@ class Unit(ABC):
         """How a constant operand, or a copy of a computed one, is stored; None: as it is."""
 
     def copy(self, tiled: Tiled, block: Block, at: Inside | Root, scope: str) -> BlockSchedule | None:
-        """The loops of a Block that makes a copy in the order in which a unit reads it; None: those of any map."""
+        """The loops of a Block that packs a copy in the unit's order; None: the loops of any map."""
         return None
 
     @abstractmethod
@@ -199,9 +199,9 @@ class Tiled:
         return [r for r in self.reads if r.strides[self.vector] != 0]
 
     def reduction_order(self) -> list[str]:
-        """Reduction iterators, the one that is contiguous in an operand innermost; but those that slide along the rows
-        of a register tile outside: where they are unrolled, LLVM keeps the elements that rows have in common in
-        registers that the accumulators need."""
+        """Reduction iterators from the outermost: the one contiguous in an operand is innermost, but iterators that
+        slide along the rows of a register tile go outside. LLVM would keep the elements that rows share in registers
+        that the accumulators need, if these were unrolled."""
 
         def nearest(name: str) -> int:
             steps = [abs(s) for r in self.reads if (s := r.strides[name]) and r.load.buffer not in self.task.constants]
@@ -279,9 +279,9 @@ class Tiled:
         return most_words(self.anchor)
 
     def unrolled_registers(self, knobs: TiledKnobs, steps: int) -> int:
-        """What LLVM keeps in registers where so many steps are unrolled: vectors of the next step are loaded with those
-        of the first. Of small tiles they are not, but sums of a single vector go into the registers of scalars that are
-        broadcast, which nothing else multiplies."""
+        """Registers that LLVM uses for `steps` unrolled reduction steps. It loads the vectors of the next step with
+        those of the first, except in small tiles; there the sums of a single vector also occupy the registers of
+        broadcast scalars, which have no other reader."""
         accumulators = prod(c for _, c in knobs.rows) * knobs.vectors
         if not self.small:
             return accumulators + min(steps * knobs.vectors, CLUSTERED) + 2  # two for broadcasts
