@@ -20,15 +20,20 @@ from modelc.space.analysis.access import (
     vector_iterator,
 )
 from modelc.space.analysis.loops import trips
+from modelc.space.sketch import Knob
 from modelc.space.tiling.parallel import CHUNKS_PER_CORE, SERIAL_POINTS, parallel_first
 from modelc.target import Target
 
 MAX_SQUARE = 16  # lanes of vectors of which a square is transposed in registers
 
 
+VECTORS = (1, 2, 4)  # in one iteration
+PIECES = (1, CHUNKS_PER_CORE, 4 * CHUNKS_PER_CORE)  # per core, that a vector's iterator is cut into
+
+
 @dataclass(frozen=True)
 class MapKnobs:
-    """What is open in the loops of a map."""
+    """The knobs of the loops of a map."""
 
     vectors: int = 1  # in one iteration of the innermost loop
     chunk: int = 0  # elements of the vector's iterator that one iteration of its outermost loop has; 0: no such loop
@@ -70,6 +75,27 @@ class Map:
             counts = {loop: trips(loop, self.ranges, tiles) for loop in loops if not loop.level}
             knobs = replace(knobs, parallel=parallel_first(loops, counts, target)[0])
         return knobs
+
+    def knobs(self, rules: MapKnobs) -> list[Knob]:
+        """Every knob with its values, those of `rules` among them."""
+        vector, ranges, lanes = self.vector, self.ranges, self.lanes
+        vectors, chunks, tiles = {rules.vectors}, {rules.chunk}, {rules.tile}
+        if vector is not None and self.crossed is None:
+            vectors |= {n for n in VECTORS if n * lanes <= ranges[vector]}
+            pieces = {self.chunk(n * self.target.cores) for n in PIECES} if self.long else set()
+            chunks |= {0, *(n for n in pieces if lanes < n < ranges[vector])}
+        elif self.crossed is not None:
+            tiles |= {"", "line", *(("square",) if self.squares else ())}
+        inner = tuple(self.others[:-1]) if len(self.others) > 1 else ()
+        loops = [loop for loop in self.outer(rules) if not loop.level] if rules.parallel else []
+        parallel = (None, *loops) if loops else (rules.parallel,)
+        return [
+            Knob("vectors", tuple(sorted(vectors)), "vectors in one iteration of the innermost loop"),
+            Knob("chunk", tuple(sorted(chunks)), "elements of the vector's iterator in its outermost loop"),
+            Knob("tile", tuple(sorted(tiles)), "the tile of a transposition"),
+            Knob("inner", ("", *inner), "the iterator whose loop is inside those of all others but the vector's"),
+            Knob("parallel", parallel, "the loop whose iterations go to threads"),
+        ]
 
     def tiles(self, knobs: MapKnobs) -> dict[str, tuple[int, ...]]:
         if self.vector is None:

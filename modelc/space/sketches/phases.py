@@ -22,6 +22,7 @@ from modelc.ir.loop import ROOT, Inside, Loop, Root
 from modelc.space.analysis.access import Access, accesses, by_stride, reads_plainly, stored_lanes
 from modelc.space.analysis.around import afterwards, consumers_of, reduction_of
 from modelc.space.rules.rule import DoesNotApply, plain_block
+from modelc.space.sketch import Knob
 from modelc.space.sketches.clean import applied, collapsed
 from modelc.space.sketches.lanes import LANE_GROUPS, inside_rows, lane_split, partial_of
 from modelc.space.sketches.maps import map_schedule
@@ -47,6 +48,13 @@ class PhaseKnobs:
 
 
 RULES = PhaseKnobs()
+GROUPS, GROUPS_DECIDE = (1, 2, LANE_GROUPS), "vectors of partial results of a reduction over contiguous elements"
+PHASE_KNOBS = (
+    Knob("parts", (0, 1, 2 * CHUNKS_PER_CORE), "parts for each core of a reduction with too little to do at once"),
+    Knob("groups", GROUPS, GROUPS_DECIDE),
+    Knob("rows", (1, 2, 2 * ROWS_AT_ONCE), "rows that are added up in registers"),
+    Knob("share", (CACHE_SHARE // 2, 2 * CACHE_SHARE), "one in so many parts of L1 is for a stretch of results"),
+)
 
 
 def phases_candidate(

@@ -1,21 +1,11 @@
-"""The Sketches of reductions, of which rows.py and phases.py say what the loops are. Their knobs choose stages too:
-
-rows         all Blocks inside one loop over rows (softmax, normalisations)
-  together   rows in one iteration
-  groups     vectors of partial results of each reduction over contiguous elements
-  parallel   the loop over rows whose iterations go to threads; "" where it is none
-phases       every Block a loop nest of its own (a whole tensor, few long rows), or columns and what follows them
-  parts      for each core, that a reduction is cut into which has too little to do at once; 0: it is not cut
-  groups     as above
-  rows       that are added up in registers before their sum is added to what is stored, by columns
-  share      of the nearest cache a stretch of results takes one in so many, by columns
-"""
+"""The Sketches of reductions, whose knobs choose stages too: all Blocks inside one loop over rows (softmax,
+normalisations; rows.py), or every Block a loop nest of its own, or columns and what follows them (phases.py)."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from math import prod
 from typing import Any
 
@@ -37,30 +27,17 @@ from modelc.space.sketch import (
     otherwise,
     recorded,
 )
-from modelc.space.sketches.lanes import LANE_GROUPS
 from modelc.space.sketches.phases import (
-    CACHE_SHARE,
-    ROWS_AT_ONCE,
+    PHASE_KNOBS,
     PhaseKnobs,
     columns_candidate,
     columns_task,
     phases_candidate,
 )
-from modelc.space.sketches.rows import ROWS_TOGETHER, RowKnobs, Rows
-from modelc.space.tiling.parallel import CHUNKS_PER_CORE
+from modelc.space.sketches.rows import RowKnobs, Rows
 from modelc.target import Target
 
 LONGEST_CHAIN = 1 << 18  # of roundings one after the other: where rules make it shorter, no knob makes it longer
-GROUPS = (1, 2, LANE_GROUPS)  # vectors of partial results
-TOGETHER = (1, 2, ROWS_TOGETHER, 2 * ROWS_TOGETHER)
-DECIDES = {
-    "together": "rows in one iteration",
-    "groups": "vectors of partial results of a reduction over contiguous elements",
-    "parallel": "the loop over rows whose iterations go to threads",
-    "parts": "parts for each core of a reduction with too little to do at once",
-    "rows": "rows that are added up in registers",
-    "share": "which part of the nearest cache a stretch of results takes: one in so many",
-}
 
 
 def row_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> list[Sketch]:
@@ -109,8 +86,8 @@ class Reductions(Sketch):
         """The Candidate at `values`, and the Task after its stages."""
 
     @abstractmethod
-    def considered(self) -> Mapping[str, Sequence[Value]]:
-        """What each knob might be."""
+    def considered(self) -> Sequence[Knob]:
+        """Every knob, with values other than that of the rules."""
 
     def scheduled(self, values: Values) -> tuple[Task, Candidate]:
         """The same as made(), made once."""
@@ -122,13 +99,13 @@ class Reductions(Sketch):
     def all_knobs(self) -> list[Knob]:
         """Of the values that give the same Candidate, where all other knobs are as rules have them, one alone."""
         start, knobs = self.start_values(), []
-        for name, values in self.considered().items():
-            kept = [start[name]]
-            for value in values:
-                candidates = [self.scheduled({**start, name: v})[1] for v in kept]
-                if value not in kept and self.scheduled({**start, name: value})[1] not in candidates:
+        for knob in self.considered():
+            kept = [start[knob.name]]
+            for value in knob.values:
+                candidates = [self.scheduled({**start, knob.name: v})[1] for v in kept]
+                if value not in kept and self.scheduled({**start, knob.name: value})[1] not in candidates:
                     kept.append(value)
-            knobs.append(Knob(name, tuple(sorted(kept, key=recorded)), DECIDES[name]))
+            knobs.append(replace(knob, values=tuple(sorted(kept, key=recorded))))
         return knobs
 
     def candidate_of(self, values: Values) -> Candidate:
@@ -164,12 +141,8 @@ class InRows(Reductions):
     def made(self, values: Values) -> tuple[Task, Candidate]:
         return self.facts.candidate(RowKnobs(**values))
 
-    def considered(self) -> dict[str, Sequence[Value]]:
-        facts = self.facts
-        most = max(facts.owner.ranges[n] for n in facts.rows)
-        together = [] if facts.across else [n for n in TOGETHER if n <= most]
-        loops = [None, *facts.outer] if facts.long else []
-        return {"together": together, "groups": [] if facts.across else GROUPS, "parallel": loops}
+    def considered(self) -> Sequence[Knob]:
+        return self.facts.knobs()
 
     def legal(self, points: Points) -> Bools:
         """No more rows together than the innermost loop over rows has."""
@@ -205,10 +178,5 @@ class InPhases(Reductions):
     def made(self, values: Values) -> tuple[Task, Candidate]:
         return self.schedule(self.whole, self.machine, [*self.before], PhaseKnobs(**values))
 
-    def considered(self) -> dict[str, Sequence[Value]]:
-        return {
-            "parts": (0, 1, 2 * CHUNKS_PER_CORE),
-            "groups": GROUPS,
-            "rows": (1, 2, 2 * ROWS_AT_ONCE),
-            "share": (CACHE_SHARE // 2, 2 * CACHE_SHARE),
-        }
+    def considered(self) -> Sequence[Knob]:
+        return PHASE_KNOBS
