@@ -30,6 +30,7 @@ import paths  # noqa: F401
 from construction_tables import WAYS, ratios, tables
 from greedy import greedy_knobs
 from kept_rows import CLOSE, LONGER, Kept, Row, parser
+from populations import best_of, every_candidate, knobs_at, population_of, random_candidates
 
 from modelc.compile.config import load_config
 from modelc.compile.pipeline import Run
@@ -38,14 +39,13 @@ from modelc.ir.candidate import Candidate
 from modelc.measure import Measurer
 from modelc.policy import Policy
 from modelc.space.construct import constructed
-from modelc.space.cost.analytic import best_of, estimate
+from modelc.space.cost.analytic import estimate
 from modelc.space.cost.model import model_of
-from modelc.space.cost.population import every_candidate, knobs_at, population_of, random_candidates
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.listing import sketches
-from modelc.space.sketches.tiled import Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import default_knobs
+from modelc.space.tiling.tiled import Tiled, TiledKnobs
 from modelc.target import Target, load_target
 
 TASKS = {

@@ -200,7 +200,7 @@ FITTED = (  # coefficients that measurements on one core decide
     *("load_ports", "load_cycles", "broadcast_cycles", "step_cycles", "scheduler_entries", "accumulator_cycles"),
     *("tile_cycles", "copy_cycles", "element_cycles", "slow_cycles", "spread_operations", "integer_add_operations"),
     *("winograd_sums_ratio", "strassen_sums_ratio", "scattered_share", "held_scattered_ratio", "unhinted_ratio"),
-    *("streamed_wait_ratio", "beside_share", "exposed_share"),
+    *("streamed_wait_ratio", "beside_share"),
 )
 STEP, MOST_STEP = 0.15, 1.0  # of the logarithm of a coefficient: to see what it does; in one round of the fit
 RIDGE = 0.003  # a Task's share of the squared error for which a coefficient changes by a factor of e

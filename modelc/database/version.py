@@ -24,8 +24,6 @@ DECIDING = (  # what a kernel depends on, and how it is timed; not what proposes
     "space/check.py",
     "space/nest",
     "space/rules",
-    "space/sketches/follow.py",  # of which the Nests' prefetching asks
-    "space/sketches/prepare.py",
     "codegen",
     "runtime",
     "package/emulators.py",

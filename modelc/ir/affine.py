@@ -6,7 +6,7 @@ quasi-affine form by a constant. Everything that analyses accesses (footprints, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from modelc.ir.expr import Const, Expr, Op, Var, op, rewrite, substitute
@@ -154,10 +154,32 @@ def _plain(form: Linear, ranges: Ranges) -> Expr:
     return expression
 
 
-def offset(e: Expr, values: Mapping[str, Expr], base: Expr, ranges: Ranges) -> Expr:
-    """simplify(e - base) with each iterator named in `values` replaced in `e`: at once, where everything is linear."""
+def weighted(constant: int, terms: Sequence[tuple[Expr, int]], ranges: Ranges) -> Expr:
+    """simplify(constant + the sum of coefficient * expression): at once, where everything is linear."""
+    sums: dict[Expr, int] = {}
+    start = constant
+    for e, c in terms:
+        form = linear(e)
+        if form is None or not form.plain:
+            break
+        constant += c * form.constant
+        for x, k in form.terms:
+            sums[x] = sums.get(x, 0) + c * k
+    else:
+        return _plain(Linear(tuple([term for term in sums.items() if term[1]]), constant), ranges)
+    total: Expr = Const(start)
+    for e, c in terms:
+        total = op("add", total, op("mul", e, c))
+    return simplify(total, ranges)
+
+
+def offset(e: Expr, values: Mapping[str, Expr], base: Expr, ranges: Ranges) -> Expr | None:
+    """simplify(e - base) with each iterator named in `values` replaced in `e`: at once, where everything is linear.
+    None where `e` is not quasi-affine."""
     form, start = linear(e), linear(base)
-    if form is not None and start is not None and form.plain and start.plain:
+    if form is None:
+        return None
+    if start is not None and form.plain and start.plain:
         terms: dict[Expr, int] = {}
         constant = form.constant - start.constant
         for atom, c in form.terms:

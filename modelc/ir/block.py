@@ -37,6 +37,7 @@ from modelc.ir.expr import (
     show,
     show_conditions,
     substitute,
+    walk,
 )
 from modelc.ir.layout import Layout
 from modelc.ir.remembering import Remembering
@@ -138,6 +139,21 @@ class Block(Remembering):
         accesses = [x for e in (*self.body, *self.where) for x in loads(e)]
         accesses += [x for w in self.writes for i in w.indices for x in loads(i)]
         return tuple(dict.fromkeys(accesses))
+
+    @cached_property
+    def loads(self) -> tuple[Load, ...]:
+        """Every Load of the body, the conditions and what is written to, as often as it is there."""
+        return tuple(x for e in (*self.body, *self.where, *self.writes) for x in loads(e))
+
+    @cached_property
+    def variables(self) -> tuple[str, ...]:
+        """The iterators that the same mention, as often as they do."""
+        return tuple(v.name for e in (*self.body, *self.where, *self.writes) for v in walk(e) if isinstance(v, Var))
+
+    @cached_property
+    def operations(self) -> tuple[Op, ...]:
+        """Every Op of the body, those inside indices too."""
+        return tuple(e for value in self.body for e in walk(value) if isinstance(e, Op))
 
     @cached_property
     def buffers_read(self) -> frozenset[str]:

@@ -45,7 +45,7 @@ class ScalarRow:
     shortened   whether it has a shorter polynomial, for results that are rounded to bfloat16
     period      how far apart two values of a periodic function are at most
     constants   whether its polynomial has many, which LLVM keeps in registers over loops
-    cost        vector operations (cost/operations.py)
+    cost        vector operations (space/tiling/operations.py)
     """
 
     arity: int

@@ -2,6 +2,7 @@
 
 rules/        Task -> Task: the derivation rules (Ansor, table 1), and the registry for users' own
 analysis/     closed forms on Blocks: accesses, footprints, boxes, conditions, loops, matching of intrinsics
+tiling/       the facts of a tiled Task: register tiles in macro loops, parallel loops, operations
 sketches/     the ways to compute each kind of Task: contractions, Winograd, attention, rows, reductions, maps
 cost/         seconds of schedules, from footprints, micro-kernel and Target
 construct.py  Gensor's walks: good schedules without measuring

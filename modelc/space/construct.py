@@ -34,12 +34,12 @@ import numpy as np
 from modelc.ir.candidate import Candidate
 from modelc.space.analysis.footprint import Floats, Ints, footprint
 from modelc.space.cost.model import Model, Population
-from modelc.space.cost.population import chunks, knobs_at, legal
 from modelc.space.cost.register_tile import loads, registers
 from modelc.space.sketch import Bools, Points, Sketch
 from modelc.space.sketches.contraction import Contraction
-from modelc.space.sketches.parallel import CHUNKS_PER_CORE
-from modelc.space.sketches.tiled import MAX_VECTORS
+from modelc.space.sketches.tiled_rules import chunks
+from modelc.space.tiling.parallel import CHUNKS_PER_CORE
+from modelc.space.tiling.tiled import MAX_VECTORS
 from modelc.target import Target
 
 WALKS = 96
@@ -90,11 +90,7 @@ def constructed(sketch: Sketch, cores: int, count: int, seed: int = 0) -> list[C
 
 def walked(sketch: Contraction, seed: int) -> Points:
     """Where Gensor's walks through the tilings of a contraction come by [P x knobs]."""
-    model, start = sketch.model, sketch.start_values()
-    tilings = walks(model, seed)
-    settings = [sketch.values_of(knobs_at(model, tilings, p)) for p in range(len(tilings))]
-    kept = {"steps": start["steps"], "prefetch": start["prefetch"]}
-    return np.unique(np.array([sketch.point({**values, **kept}) for values in settings]), axis=0)
+    return np.unique(sketch.points(walks(sketch.model, seed)), axis=0)
 
 
 def annealed(sketch: Sketch, cores: int, seed: int) -> Points:
@@ -179,7 +175,7 @@ def graph_of(model: Model) -> Graph:
     panels = sorted({1 << k for k in range(most.bit_length())} | {most})
     rows = [_rows(tiled.ranges[n], tiled.target.vector.registers) for n in tiled.inside]
     vectors = list(range(1, min(MAX_VECTORS, most) + 1))
-    sizes = tuple(np.array(s, np.int64) for s in (chunks(model), panels, *rows, vectors))
+    sizes = tuple(np.array(s, np.int64) for s in (chunks(tiled), panels, *rows, vectors))
     return Graph(model, sizes, (CACHE, CACHE, *(REGISTERS for _ in rows), REGISTERS))
 
 
@@ -206,7 +202,7 @@ def walks(model: Model, seed: int) -> Population:
         temperature = 0.5**step
         keep = rng.random(WALKS) < 1 / (1 + np.exp(-0.5 * (-log(temperature) - 10)))
         kept.append(programs(graph, states).take(keep | (states.level == DONE) | (step == STEPS)))
-    return legal(model, Population.join(kept)).unique()
+    return Population.join(kept)
 
 
 def trajectory(graph: Graph, rng: np.random.Generator) -> Iterator[States]:
@@ -225,7 +221,9 @@ def trajectory(graph: Graph, rng: np.random.Generator) -> Iterator[States]:
 def programs(graph: Graph, states: States) -> Population:
     """The knobs that states stand for: several panels are streamed past one chunk, or several chunks past one panel."""
     tiles = graph.tiles(states.at)
-    return Population(tiles[:, 2:-1], tiles[:, -1], tiles[:, 0], tiles[:, 1] > tiles[:, -1], states.parallel)
+    rows, vectors, panel = tiles[:, 2:-1], tiles[:, -1], tiles[:, 1]
+    chunk = graph.model.tiled.whole(tiles[:, 0], rows)
+    return Population(rows, vectors, chunk, panel > vectors, states.parallel)
 
 
 def _step(graph: Graph, states: States, rng: np.random.Generator) -> States:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,8 @@ from modelc.space.cost.terms import seconds
 from modelc.space.cost.work import Work
 from modelc.target import Target
 
-Value = int | str  # a whole number or a word, for they are kept in records: of a loop its text
+Value = int | str | Loop | None  # a whole number, a word, or a loop (None: no loop)
+Values = Mapping[str, Any]  # of knobs, by name: each a Value
 Points = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -46,27 +48,21 @@ class Knob:
     decides: str
 
 
-def word_of(loop: Loop | None) -> str:
-    """The value of a knob that stands for a loop; "" for none."""
-    return "" if loop is None else str(loop)
-
-
-def loop_named(value: Value) -> Loop | None:
-    """The loop that the value of a knob stands for."""
-    return Loop.parse(str(value)) if value else None
+def recorded(value: Value) -> int | str:
+    """A knob's value as records keep it: of a loop its text, "" for none."""
+    return "" if value is None else str(value) if isinstance(value, str | Loop) else int(value)
 
 
 class Sketch(ABC):
     """One way to compute `task`, the Task after `stages`, on `target`. `kind` is what it has in common with Sketches of
     other Tasks ("contraction", "attention"), `name` tells it from others of the same Task ("vectors", "amx-bf16").
 
-    `doubt` is the error of its price as a part of it, where that is known to be large: of points that are nearer to
-    each other than that, start() is taken. `tabled` is how many points cost less when all are estimated at once than
-    those that a walk comes by, a dozen at a time: none, where each is estimated by itself."""
+    `doubt` is the relative error of its price, where that is large: within it, start() wins. A space of at most
+    `tabled` points is priced whole before a walk, which would price a dozen points at a time."""
 
     doubt = 0.0
     tabled = 0
-    handicap = 1.0  # times its price where it is compared with other Sketches': of what rules would not take
+    handicap = 1.0  # factor of its price in comparisons with other Sketches: above 1 for what rules would not take
 
     def __init__(self, kind: str, name: str, task: Task, target: Target, stages: Sequence[Stage]):
         self.kind, self.name, self.task, self.target, self.stages = kind, name, task, target, tuple(stages)
@@ -77,11 +73,11 @@ class Sketch(ABC):
         """Every decision that is open in this kind of schedule, those with a single value on this Task too."""
 
     @abstractmethod
-    def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
+    def candidate_of(self, values: Values) -> Candidate:
         """The schedule in which every knob has the value that `values` say."""
 
     @abstractmethod
-    def start_values(self) -> Mapping[str, Value]:
+    def start_values(self) -> Values:
         """What closed forms would take for every knob."""
 
     @abstractmethod
@@ -100,7 +96,7 @@ class Sketch(ABC):
         price = seconds(self.work(points, cores), self.target.cost)
         return np.asarray(price * (1 + SECOND_BEST * self.away(points)), np.float64)
 
-    def derived(self, values: Mapping[str, Value]) -> Task:
+    def derived(self, values: Values) -> Task:
         """The Task after the stages of the Candidate that `values` describe: knobs may choose stages too."""
         return self.task
 
@@ -116,7 +112,7 @@ class Sketch(ABC):
         return tuple(k for k in self.all_knobs() if len(k.values) > 1)
 
     @cached_property
-    def fixed(self) -> dict[str, Value]:
+    def fixed(self) -> dict[str, Any]:
         """The knobs that have a single value on this Task."""
         return {k.name: k.values[0] for k in self.all_knobs() if len(k.values) == 1}
 
@@ -134,20 +130,29 @@ class Sketch(ABC):
         """The schedule that `point` describes."""
         return self.candidate_of(self.values(point))
 
-    def values(self, point: Sequence[int] | Points) -> dict[str, Value]:
+    def values(self, point: Sequence[int] | Points) -> dict[str, Any]:
         """What each knob is at `point`."""
         return self.fixed | {k.name: k.values[int(i)] for k, i in zip(self.knobs, point, strict=True)}
 
-    def point(self, values: Mapping[str, Value]) -> Points:
-        """The point at which knobs have `values` [knobs]. Raises ValueError where a knob does not have that value."""
-        return np.array([k.values.index(values[k.name]) for k in self.knobs], np.int64)
+    def recorded(self, point: Sequence[int] | Points) -> dict[str, int | str]:
+        """What each knob is at `point`, as records keep it."""
+        return {name: recorded(value) for name, value in self.values(point).items()}
+
+    def point(self, values: Values) -> Points:
+        """The point at which knobs have `values` [knobs], which may be as recorded. Raises ValueError where a knob does
+        not have that value."""
+        return np.array([[*map(recorded, k.values)].index(recorded(values[k.name])) for k in self.knobs], np.int64)
 
     def column(self, points: Points, name: str) -> NDArray[np.int64]:
         """The values of the whole-number knob `name` at each of `points` [P]."""
         for place, knob in enumerate(self.knobs):
             if knob.name == name:
                 return np.array(knob.values, np.int64)[points[:, place]]
-        return np.full(len(points), int(self.fixed[name]), np.int64)
+        return np.full(len(points), self.fixed[name], np.int64)
+
+    def columns(self, points: Points, names: Sequence[str]) -> NDArray[np.int64]:
+        """The same of several knobs [P x names]."""
+        return np.column_stack([self.column(points, name) for name in names]) if names else points[:, :0]
 
     def index(self, points: Points, name: str) -> NDArray[np.int64]:
         """Which of its values the knob `name` has at each of `points` [P]; 0 where there is one alone."""
@@ -180,7 +185,7 @@ class Sketch(ABC):
 _NONE = np.zeros((1, 0), np.int64)  # the one point of a Sketch without knobs
 
 
-def one_by_one(sketch: Sketch, points: Points, work: Callable[[Mapping[str, Value]], Work]) -> Work:
+def one_by_one(sketch: Sketch, points: Points, work: Callable[[Values], Work]) -> Work:
     """The Work of points that is a closed form on numbers, not on arrays: equal points are asked for once."""
     distinct, back = np.unique(points, axis=0, return_inverse=True)
     return Work.join([work(sketch.values(p)) for p in distinct]).take(back.reshape(-1))

@@ -71,7 +71,6 @@ class CostParameters:
     beside_share: float = 0.5  # of the smaller of computing and moving a boundary, that does not go beside the larger
     second_share: float = 0.5  # of the second-level cache, that what is meant to stay finds: the rest is passed through
     blur_share: float = 0.25  # of a cache, around its size, in which footprints stay more and more seldom
-    exposed_share: float = 0.1  # of memory's time, that long register tiles wait for though arithmetic takes longer
     demanded_share: float = 0.6  # of a bandwidth, that is had where nothing is prefetched and arithmetic waits
     unhinted_ratio: float = 1.0  # of what no instruction prefetches, that the CPU's own prefetchers do not bring either
     scattered_share: float = 0.2  # of memory's, that is had where each line lies far from the one before, in turn
@@ -81,8 +80,6 @@ class CostParameters:
     miss_share: float = 0.5  # by which a level is slower where no prefetcher helps
     streams: float = 8.0  # rows of lines that the CPU's own prefetchers follow at once
     row_cycles: float = 0.3  # of a line of rows that lie apart, as it comes into the first cache: most is hidden
-    begin_share: float = 0.15  # of what a farther level's latency is longer, that the first line of a far run waits for
-    near_begin_share: float = 0.05  # the same of every run: those less than a page apart are prefetched by their stride
     page_cycles: float = 0.4  # of a row in a page whose address is not known at once
     page_bytes: float = 4096.0
     pages: float = 64.0  # whose addresses are known at once
@@ -91,7 +88,6 @@ class CostParameters:
     # Threads
     fork_join_seconds: float = 4e-6  # waking the other cores and waiting for the last of them
     transfer_cycles: float = 6.5  # of a line that comes from the caches of another core
-    phase_seconds: float = 5e-7  # of one more phase: threads meet, and caches are walked through again
 
     # Errors of estimates, as a share of them: of what is nearer to each other, rules decide
     unit_doubt_share: float = 0.25  # intrinsics: which of their loads and stores overlap no formula says

@@ -8,6 +8,7 @@ tile, the second-level cache. One objective, no way back, no chance.
 from __future__ import annotations
 
 import numpy as np
+from populations import knobs_at
 
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
@@ -23,11 +24,10 @@ from modelc.space.construct import (
     trips,
 )
 from modelc.space.cost.model import model_of
-from modelc.space.cost.population import knobs_at, legal
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.listing import sketches
-from modelc.space.sketches.tiled import Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tiled_candidate
+from modelc.space.tiling.tiled import Tiled, TiledKnobs
 from modelc.target import Target
 
 
@@ -69,4 +69,4 @@ def greedy_knobs(tiled: Tiled) -> TiledKnobs:
             at = chosen
     end = [States(at, np.full(1, p, np.int64), zero, zero) for p in range(len(model.parallel))]
     most = max(end, key=lambda s: int(trips(graph, graph.tiles(at), s.parallel)[0]))  # of equals the first
-    return knobs_at(model, legal(model, programs(graph, most)), 0)
+    return knobs_at(model, programs(graph, most), 0)

@@ -19,8 +19,8 @@ from modelc.partition.narrow_task import in_narrow
 from modelc.space.sketches.clean import inlined
 from modelc.space.sketches.staging import staged
 from modelc.space.sketches.tensorized import tensorized
-from modelc.space.sketches.tiled import Tiled
 from modelc.space.sketches.vectorized import tiled_space
+from modelc.space.tiling.tiled import Tiled
 from modelc.target import Intrinsic, Target, load_target, shipped_intrinsics
 
 HALF_SUMS = 1e-2  # of the largest sum in float16: kernels fuse, and the interpreter rounds products by themselves

@@ -20,14 +20,12 @@ from modelc.ir.loop import Loop
 from modelc.ir.text import parse_task
 from modelc.policy import Policy
 from modelc.space.choose import chosen
-from modelc.space.cost.analytic import estimate
-from modelc.space.cost.operations import operations
-from modelc.space.cost.population import every_candidate
 from modelc.space.cost.register_tile import loads
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.listing import sketches
 from modelc.space.sketches.winograd import winograd_sketches
 from modelc.space.sketches.winograd_traffic import Traffic
+from modelc.space.tiling.operations import operations
 from modelc.target import Cache, CostParameters, Target, load_target
 
 ZEN4 = replace(
@@ -243,23 +241,6 @@ def test_lines_less_than_a_page_apart_are_hardly_waited_for() -> None:
     points = np.stack([sketch.point({**start, **tile(3, 1, order, 1, 3)}) for order in ("panels", "rows")])
     along, across = sketch.estimate(points, 1)
     assert along < 1.15 * across
-
-
-def by_columns(size: int, begin_share: float) -> float:
-    """How much more the best order down the columns of a map takes than the best along its rows, by estimate."""
-    target = replace(ZEN4, cores=2, cost=replace(ZEN4.cost, begin_share=begin_share, transfer_cycles=1e-9))
-    (sketch,) = (s for s in sketches(depthwise(size, 64, 1), target, Policy()) if isinstance(s, Contraction))
-    every = every_candidate(sketch.model)
-    seconds = estimate(sketch.model, every).seconds
-    down, along = (seconds[every.parallel == sketch.model.parallel.index(loop)] for loop in loops("w0 h0"))
-    return float(down.min() / along.min())
-
-
-def test_a_map_beyond_the_second_level_is_walked_along_its_rows() -> None:
-    """The first lines of rows are what tells the orders apart, unless the second level holds all."""
-    share = ZEN4.cost.begin_share
-    assert by_columns(160, share) > 1.01 * by_columns(160, 1e-9)
-    assert by_columns(20, share) == by_columns(20, 1e-9)
 
 
 def test_an_estimate_does_not_depend_on_what_is_estimated_with_it() -> None:

@@ -13,9 +13,9 @@ from modelc.ir.block import Task
 from modelc.ir.nest import Leaf, walk
 from modelc.policy import Policy
 from modelc.space.choose import chosen
-from modelc.space.sketches.tiled import Tiled
 from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import default_knobs
+from modelc.space.tiling.tiled import Tiled
 from modelc.target import load_target
 
 STRIDED = """\

@@ -26,9 +26,9 @@ from modelc.package import read_package
 from modelc.space.choose import accepted, chosen
 from modelc.space.nest.build import build_nest
 from modelc.space.sketches.attention import attention_sketches
-from modelc.space.sketches.tiled import TiledKnobs
 from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import default_knobs
+from modelc.space.tiling.tiled import TiledKnobs
 from modelc.target import Intrinsic, Target, load_target, shipped_intrinsics
 
 SHIPPED = {one.name: one for one in shipped_intrinsics()}

@@ -8,9 +8,9 @@ from three_ways import Example, check, host_target, random_inputs, task_of
 
 from modelc.ir.block import Block
 from modelc.ir.loop import Inside
+from modelc.space.analysis.follow import iterators
 from modelc.space.analysis.loops import covered
 from modelc.space.construct import constructed
-from modelc.space.sketches.follow import iterators
 from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import default_knobs
 from modelc.target import load_target

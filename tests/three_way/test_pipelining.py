@@ -16,9 +16,9 @@ from modelc.ir.interpret import run_nest
 from modelc.ir.nest import For, Nest, Stmt
 from modelc.ir.text import parse_nest
 from modelc.space.nest.build import build_nest
-from modelc.space.sketches.tiled import TiledKnobs
 from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import kernels
+from modelc.space.tiling.tiled import TiledKnobs
 
 
 def piped(rows: int, columns: int, steps: tuple[int, int]) -> Nest:

@@ -38,9 +38,9 @@ from modelc.partition.narrow_task import in_narrow
 from modelc.policy import Policy
 from modelc.space.choose import chosen
 from modelc.space.nest.build import build_nest
-from modelc.space.sketches.tiled import TiledKnobs
 from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import best_kernel, default_knobs, kernels, parallel_loop
+from modelc.space.tiling.tiled import TiledKnobs
 from modelc.target import Intrinsic, Target
 from modelc.target.isa import architecture
 

@@ -329,7 +329,7 @@ def test_groups_are_filtered_and_their_kernels_counted_once() -> None:
         winograd_sketches(task, TARGET, []), winograd_sketches(conv(1, 64, (14, 14), 64), TARGET, []), strict=True
     ):
         four, one = (float(s.estimate(s.start()[None, :], 1)[0]) for s in (grouped, apart))
-        assert [s.roles.kernels(s.roles.lead[1]) for s in (grouped, apart)] == [4, 1]
+        assert [s.roles.kernels[1] for s in (grouped, apart)] == [4, 1]
         assert 3 < four / one < 9
 
 
@@ -491,7 +491,7 @@ def test_estimates_count_what_transforms_do(task) -> None:
     assert found
     for sketch in found:
         roles, (rows, columns) = sketch.roles, sketch.roles.matrices
-        both = ((roles.rows, roles.columns, "input"), (roles.gather, roles.scatter, "output"))
+        both = ((roles.rows, roles.columns, "input"), (roles.gather, roles.results, "output"))
         for first, second, side in both:
             loaded = added = stored = 0
             for block in (first, second):

@@ -11,21 +11,21 @@ from analytic_tasks import TARGET, TASKS, conv, model
 from greedy import tiled_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from populations import best_of, every_candidate, knobs_at, population_of, random_candidates
 from schedules import loops
 from three_ways import random_inputs, run_task, run_tree, task_of
 
 from modelc.ir.text import parse_task
 from modelc.ir.verify_nest import verify_nest
-from modelc.space.cost.analytic import best_of, estimate
+from modelc.space.cost.analytic import estimate
 from modelc.space.cost.conflicts import conflicting_lines
 from modelc.space.cost.model import model_of
-from modelc.space.cost.population import every_candidate, knobs_at, population_of, random_candidates
 from modelc.space.cost.register_tile import kernel_cycles, registers
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive
-from modelc.space.sketches.tiled import TiledKnobs
 from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import default_knobs
+from modelc.space.tiling.tiled import TiledKnobs
 
 
 @settings(deadline=None, max_examples=24)

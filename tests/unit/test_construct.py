@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from analytic_tasks import TARGET, TASKS, model
 from greedy import greedy, tiled_of
+from populations import every_candidate
 from three_ways import random_inputs, run_task, run_tree, task_of
 
 from modelc.ir.block import Task
@@ -28,7 +29,6 @@ from modelc.space.construct import (
     walks,
 )
 from modelc.space.cost.analytic import estimate
-from modelc.space.cost.population import every_candidate
 from modelc.space.cost.register_tile import registers
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive

@@ -15,7 +15,7 @@ from modelc.ir.block import Task
 from modelc.policy import Policy
 from modelc.space.cost.moving import constant_seconds, moving_seconds, parted_seconds
 from modelc.space.sketches.listing import sketches
-from modelc.space.sketches.parallel import CHUNKS_PER_CORE, busiest_share
+from modelc.space.tiling.parallel import CHUNKS_PER_CORE, busiest_share
 from modelc.target import load_target
 
 TARGET = replace(load_target("x86-64-v4"), cores=1)

@@ -218,7 +218,7 @@ def test_knobs_have_names_that_tasks_share() -> None:
     space = space_of(PRODUCT)
     (one,) = explored(space, 1)
     (example,) = described(space, [one])
-    values = one.sketch.values(one.point)
+    values = one.sketch.recorded(one.point)
     assert example.numbers.shape == (len(FEATURES),) and example.knobs[f"kind {one.sketch.kind}"] == 1.0
     assert any(isinstance(v, str) for v in values.values()) and any(not isinstance(v, str) for v in values.values())
     for name, value in values.items():

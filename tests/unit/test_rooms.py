@@ -48,10 +48,6 @@ ROOMS = (  # from the top
     "__main__",
 )
 MOST_LOOSE = 8  # files in no room
-CIRCLES = {  # that are left: Sketches estimate what they cost themselves, and estimates know what Sketches prepare
-    (("space", "cost"), ("space", "sketches")),
-    (("space", "nest"), ("space", "sketches")),
-}
 BROUGHT = {"google", "markupsafe"}  # by onnx and by jinja2
 PINNED = {"apache-tvm-ffi"}  # what TVM imports, in the version that fits
 OWNERS = {"onnx": "frontend", "tvm": "codegen", "onnxruntime": "verify", "openvino": "verify"}
@@ -131,8 +127,7 @@ def folder_imports() -> dict[tuple[str, ...], set[tuple[str, ...]]]:
             shared = 0
             while shared < min(len(mine), len(theirs)) and mine[shared] == theirs[shared]:
                 shared += 1
-            pair = (mine[: shared + 1], theirs[: shared + 1])
-            if shared < min(len(mine), len(theirs)) and pair not in CIRCLES:
+            if shared < min(len(mine), len(theirs)):
                 edges.setdefault(mine[: shared + 1], set()).add(theirs[: shared + 1])
     return edges
 

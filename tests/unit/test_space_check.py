@@ -95,10 +95,8 @@ def test_a_schedule_is_accepted_and_its_stages_are_applied_once(monkeypatch):
     monkeypatch.setitem(derivation._RULES, "cache_read", replace(rule, apply=apply))
     copied = stages("cache_read", block="s0", buffer="x")
     (new,) = {b.name for b in derivation.derive(TASK, copied.stages).blocks} - {"s0", "s1"}
-    applied.clear()
     order = tuple(Loop(i.name, 0) for i in derivation.derive(TASK, copied.stages).block(new).iters)
     blocks = {**GOOD.blocks, new: BlockSchedule(order=order)}
-    applied.clear()
     accepted(TASK, replace(copied, blocks=blocks), TARGET)
     assert applied == ["s0"]
 

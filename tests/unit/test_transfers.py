@@ -11,6 +11,7 @@ from contraction_tasks import pointwise, product
 from greedy import tiled_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from populations import every_candidate
 from three_ways import task_of
 
 from modelc.ir.affine import bounds
@@ -20,7 +21,6 @@ from modelc.policy import Policy
 from modelc.space.choose import chosen
 from modelc.space.cost.analytic import estimate
 from modelc.space.cost.model import model_of
-from modelc.space.cost.population import every_candidate
 from modelc.space.sketches.strassen import strassen_sketches
 from modelc.space.sketches.winograd import winograd_sketches
 from modelc.target import Target, load_target

@@ -78,18 +78,21 @@ def stored_lanes(target: Target, dtype: str) -> int:
 
 
 def accesses(task: Task, block: Block) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
-    """(reads, writes) of a Block."""
+    """(reads, writes) of a Block. The Task keeps them: most of what is asked of a schedule asks for them."""
+    kept: dict[int, tuple[Block, tuple[tuple[Access, ...], tuple[Access, ...]]]]
+    kept = vars(task).setdefault("_accesses", {})
+    if id(block) not in kept:
+        reads, writes = (tuple(_access(task, block, x) for x in loads) for loads in (block.reads, block.writes))
+        kept[id(block)] = block, (reads, writes)  # the Block too: else another might get its id
+    return kept[id(block)][1]
 
-    buffers = {b.name: b for b in task.buffers}
 
-    def describe(load: Load) -> Access:
-        steps = _linear_strides(buffers[load.buffer], load, block)
-        if steps is None:
-            flat = flat_index(task, load, block.ranges)
-            steps = {i.name: stride(flat, i.name) for i in block.iters}
-        return Access(load, steps)
-
-    return tuple(map(describe, block.reads)), tuple(map(describe, block.writes))
+def _access(task: Task, block: Block, load: Load) -> Access:
+    steps = _linear_strides(task.buffer(load.buffer), load, block)
+    if steps is None:
+        flat = flat_index(task, load, block.ranges)
+        steps = {i.name: stride(flat, i.name) for i in block.iters}
+    return Access(load, steps)
 
 
 def _linear_strides(buffer: Buffer, load: Load, block: Block) -> dict[str, int | None] | None:

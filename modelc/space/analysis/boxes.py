@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from modelc.errors import InvalidIR
-from modelc.ir.affine import bounds, linear, simplify
+from modelc.ir.affine import bounds, linear, simplify, weighted
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import Const, Expr, Load, Var, op, substitute, variables
 
@@ -125,8 +125,7 @@ def _span(index: Expr, size: int, domain: Domain, ranges: Mapping[str, int]) -> 
     form = linear(index)
     if form is None:
         return Span(Const(0), size)
-    base: Expr = Const(form.constant)
-    extent = 1
+    extent, terms = 1, list[tuple[Expr, int]]()
     for atom, c in form.terms:
         if isinstance(atom, Var):
             span = domain[atom.name]
@@ -140,10 +139,9 @@ def _span(index: Expr, size: int, domain: Domain, ranges: Mapping[str, int]) -> 
                 span = Span(Const(limits[0]), limits[1] - limits[0] + 1)
             else:
                 return Span(Const(0), size)
-        low = span.base if c > 0 else op("add", span.base, span.extent - 1)
-        base = op("add", base, op("mul", low, c))
+        terms.append((span.base if c > 0 else op("add", span.base, span.extent - 1), c))
         extent += abs(c) * (span.extent - 1)
-    return Span(simplify(base, ranges), extent)
+    return Span(weighted(form.constant, terms, ranges), extent)
 
 
 def _within(span: Span, size: int) -> Span:

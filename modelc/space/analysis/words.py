@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from modelc.ir.block import Block
-from modelc.ir.expr import Load, Op, loads, walk
+from modelc.ir.expr import Load, Op, loads
 from modelc.ir.scalar import DOTS
 
 
 def dots_of(block: Block) -> Iterator[Op]:
     """Operations of `block` that multiply pairs of words."""
-    return (e for value in block.body for e in walk(value) if isinstance(e, Op) and e.name in DOTS)
+    return (e for e in block.operations if e.name in DOTS)
 
 
 def most_words(block: Block) -> int:

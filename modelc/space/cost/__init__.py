@@ -3,11 +3,9 @@
 work.py           what schedules do, in named quantities: what every Sketch gives
 terms.py          seconds of it, by the coefficients of a machine: nothing else computes them
 step.py           one reduction step of a register tile: the formula that all others share
-operations.py     vector operations of what a Block computes at one point
 conflicts.py      cache-set conflicts of rows that lie apart, and pages
 register_tile.py  register tiles of a contraction over its whole iteration space
 model.py          what the analytic cost needs to know of a tiled Task, once for all points
-population.py     knob vectors of a tiled Task as arrays
 analytic.py       tiled Tasks: a roofline over every memory level, for a population at once
 moving.py         seconds of moving what lies beyond the nearer caches
 roofline.py       what no schedule of a Task is faster than

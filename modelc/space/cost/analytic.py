@@ -18,15 +18,13 @@ from modelc.space.analysis.footprint import Floats, Footprint, Ints, footprint, 
 from modelc.space.cost.conflicts import conflicting_bytes, waiting_cycles
 from modelc.space.cost.model import Model, Operand, Population
 from modelc.space.cost.moving import parted_seconds, stay_in
-from modelc.space.cost.population import knobs_at
-from modelc.space.cost.register_tile import instructions, kernel_cycles, registers
-from modelc.space.cost.step import exposed
+from modelc.space.cost.register_tile import kernel_cycles, registers
 from modelc.space.cost.terms import seconds
 from modelc.space.cost.transfers import transfer_seconds
 from modelc.space.cost.work import SOURCES, Work, level_of
-from modelc.space.sketches.parallel import busiest_share
-from modelc.space.sketches.tiled import MOST_COPIES, TiledKnobs
-from modelc.target.cost import LEVELS, CostParameters
+from modelc.space.tiling.parallel import busiest_share
+from modelc.space.tiling.tiled import MOST_COPIES
+from modelc.target import CostParameters
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,6 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     own = np.where(model.moving[:, population.parallel], cores, 1)  # copies of what is held [operands x P]
     times = np.array([o.times for o in operands])[:, None]
     moved: list[Floats] = []  # of each level, [operands x P]
-    beyond: list[Floats] = []  # the part of all that is touched that a level does not hold, [P]
     for cache in target.caches:
         held = reduce_sum(own[:, None, :] * inside if cache.shared else inside)  # [loops x P]
         if len(moved) == 1:  # where rows that lie as they come crowd; what leaves the first for that is here in time
@@ -75,7 +72,6 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
             held = held + np.where(loops >= depth, prefetched, 0.0)
         room = cache.bytes * (cost.second_share if len(moved) == 1 else 1.0)
         moved.append(times * traffic(inside.swapaxes(0, 1), trips, held, room, cost.blur_share))
-        beyond.append(np.maximum(0.0, 1 - room / held[-1]))
     # What fits in the last cache is there, written or read before; constants where that holds all of the network's
     if len(target.caches) > 1:
         warm = held[-1] <= target.caches[-1].bytes
@@ -95,18 +91,10 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     tiles = np.prod(trips[inner:], axis=0)
     near_by = [waiting_cycles(cost, _inside(footprints[s], inner), tiles, moved[0][s] / line) for s in unpacked]
     cycles = kernel_cycles(tiled, population.rows, population.vectors)
-    waited = [] if model.fetched else [k for k, o in enumerate(operands) if not o.written]
-    lines = [m[waited] / line * part for m, part in zip(moved, beyond, strict=True)]
-    needed = {*waited, *(copy.operand for copy in model.copies if copy.read is not None)}
-    far = {k: _far_runs(operands[k], footprints[k], boxes, cost) for k in needed}
-    begun = cost.begin_share * _begun_cycles(cost, [far[k] for k in waited], trips, inner, lines)
-    begun = begun + cost.near_begin_share * _begun_cycles(cost, [footprints[k] for k in waited], trips, inner, lines)
+    copied = {copy.operand for copy in model.copies if copy.read is not None}
+    far = {k: _far_runs(operands[k], footprints[k], boxes, cost) for k in copied}
     computing = (cycles * share + reduce_sum([nothing, *near_by])) / hertz
     copying = _copies(model, population, walk, footprints, far, asked) / hertz
-    waited_for = exposed(cost, instructions(tiled, population.rows, population.vectors))
-    held_registers = registers(tiled, population.rows, population.vectors)
-    if model.fetched:
-        waited_for = waited_for * (held_registers >= target.vector.registers)
     constants = packed * inside[:, -1]
     whole_constants = np.maximum(1.0, reduce_sum(constants * own))  # of all cores
     size = int(whole_constants.max())
@@ -118,10 +106,8 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
         computing=computing,
         copying=copying,
         moving=moving,
-        exposed=cost.exposed_share * waited_for,
         demanded=demanded,
         arriving=arriving,
-        begun=begun / hertz,
         transferred=transfer_seconds(np.maximum(0.0, others), target),
         forks=float(cores > 1),
     )
@@ -129,17 +115,12 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
         work,
         seconds(work, cost),
         np.column_stack([reduce_sum(level) for level in moved]),
-        held_registers,
+        registers(tiled, population.rows, population.vectors),
         np.asarray(np.prod(population.rows, axis=1) * population.vectors, np.int64),
         prod(tiled.ranges.values()) / (tiled.lanes * target.fma_ports * cycles),
         1 / (share * cores),
         reduce_sum(moved[0] / line * (rough + 1) / 4),
     )
-
-
-def best_of(model: Model, population: Population) -> TiledKnobs:
-    """The knobs of least estimated cost; of equals the first."""
-    return knobs_at(model, population, int(np.argmin(estimate(model, population).seconds)))
 
 
 def reduce_sum(arrays: Floats | Sequence[Floats]) -> Floats:
@@ -162,29 +143,6 @@ def _inside(touched: Footprint, loop: int, which: NDArray[np.intp] | slice = sli
     return Footprint(*(getattr(touched, f.name)[loop][which] for f in fields(Footprint)))
 
 
-def _begun_cycles(
-    cost: CostParameters, footprints: Sequence[Footprint], trips: Floats, inner: int, moved: Sequence[Floats]
-) -> Floats:
-    """Cycles by which the first lines of runs come later from beyond the second level: no prefetcher knows of a run
-    before it is begun, so that a map is read faster along its rows than down its columns. `moved`: lines that enter
-    each level and were not there before [reads x P]."""
-    latency = [cost.latencies[min(k, LEVELS - 1)] for k in range(len(moved))] + [cost.latencies[-1]]
-    total = np.zeros(trips.shape[1])
-    for k, touched in enumerate(footprints):
-        later = [(latency[n + 1] - latency[n]) * moved[n][k] for n in range(1, len(moved))]
-        total = total + reduce_sum([0 * total, *later]) / _run_lines(touched, trips, inner)
-    return total
-
-
-def _run_lines(touched: Footprint, trips: Floats, inner: int) -> Floats:
-    """The lines of a run that register tiles go along before they come to another: those of the box inside the
-    innermost loop around them that begins other runs [P]."""
-    begins = (touched.runs[inner + 1 :] > touched.runs[inner:-1]) & (trips[inner:] > 1)
-    none = np.ones((1, trips.shape[1]), np.bool_)
-    at, each = inner + np.argmax(np.concatenate([begins, none]), axis=0), np.arange(trips.shape[1])
-    return np.asarray(touched.lines[at, each] / touched.runs[at, each], np.float64)
-
-
 @dataclass(frozen=True)
 class _Walk:
     """The loops of a population, innermost first, and what one core has of them. Members whose loops have one order
@@ -202,7 +160,7 @@ def _walk(model: Model, population: Population, cores: int) -> _Walk:
     for by_rows, parallel in sorted(set(zip(population.by_rows.tolist(), population.parallel.tolist(), strict=True))):
         which = np.flatnonzero((population.by_rows == by_rows) & (population.parallel == parallel))
         members = population.take(which)
-        loops, share = _loops(model, members), _share(model, members, cores)
+        loops, share = _loops(model, by_rows, parallel), _share(model, members, cores)
         boxes, trips = _boxes(model, members, loops, share)
         panels = len(loops) - 1 - loops.index(model.tiled.panels)
         parts.append((np.stack(boxes), np.stack(trips), np.full(len(which), panels), share))
@@ -213,10 +171,9 @@ def _walk(model: Model, population: Population, cores: int) -> _Walk:
     return _Walk(*every, np.concatenate(depth)[back], np.concatenate(share_)[back], tuple(groups))
 
 
-def _loops(model: Model, population: Population) -> list[Loop]:
-    """Macro and reduction loops, outermost first, the same for the whole population."""
-    tiled = model.tiled
-    return [*tiled.macro_loops(knobs_at(model, population, 0)), *(Loop(n, 0) for n in tiled.reduction)]
+def _loops(model: Model, by_rows: bool, parallel: int) -> list[Loop]:
+    """Macro and reduction loops, outermost first."""
+    return [*model.macro_loops(by_rows, parallel), *(Loop(n, 0) for n in model.tiled.reduction)]
 
 
 def _tile(model: Model, population: Population, loop: Loop) -> Ints:
@@ -306,9 +263,9 @@ def _begun(walk: _Walk, touched: Footprint, depth: int, which: NDArray[np.intp])
 
 
 def _stored(model: Model, population: Population, walk: _Walk, group: int, inside: Footprint) -> Floats:
-    """The part of a copy of what a single register tile reads that goes through memory. A window that is unrolled whole
-    reads elements by their names: they stay in registers, beside accumulators, and beside weights that the next tile
-    reads again; so does most of what is too much by a little, for it is loaded late."""
+    """The fraction of a copy, read by a single register tile, that goes through memory [members]. LLVM keeps the
+    elements of a fully unrolled window in registers, beside the accumulators and the weights that the next tile reuses.
+    It loads elements late, so a small excess over the registers mostly stays in them too."""
     tiled, (which, loops) = model.tiled, walk.groups[group]
     if not tiled.whole_window:
         return np.ones(len(which))

@@ -24,10 +24,10 @@ from modelc.space.analysis.access import Access, accesses, moves, near, pieces, 
 from modelc.space.analysis.loops import copies, span
 from modelc.space.analysis.work import reached_bytes
 from modelc.space.cost.moving import constant_seconds, moving_seconds
-from modelc.space.cost.operations import operations
 from modelc.space.cost.step import chain_cycles, step_cycles, tile_step_cycles
 from modelc.space.cost.work import SOURCES, Work
-from modelc.space.sketches.parallel import busiest_share
+from modelc.space.tiling.operations import operations
+from modelc.space.tiling.parallel import busiest_share
 from modelc.target import Target
 
 Floats = NDArray[np.float64]
@@ -59,27 +59,17 @@ def work_around(
     candidate: Candidate,
     cycles: Floats,
     target: Target,
-    phases: Floats | float = 0.0,
     forks: Floats | float = 0.0,
 ) -> Work:
     """That of a Task whose Blocks take `cycles` [P] together: beside them its boundary is moved, constants are fetched,
-    other cores are woken `forks` times [P], and phases begin, of which there are `phases` [P] more than `candidate`
-    has."""
+    other cores are woken `forks` times [P]."""
     moved = sum(_touched(task, b, target) for b in (*task.inputs, *task.outputs) if b not in task.constants)
     constants = sum(reached_bytes(task, b) for b in task.constants)
     moving = np.zeros((len(cycles), len(SOURCES)))
     moving[:, 1] = moving_seconds(moved, target.caches[-1:], target)
     moving[:, 2] = constant_seconds(constants, target)
-    own = sum(isinstance(b, Block) and candidate.blocks[b.name].at is ROOT for b in task.blocks)
-    computing = cycles / target.hertz
-    return Work.of(
-        len(cycles),
-        computing=computing,
-        moving=moving,
-        exposed=target.cost.beside_share,
-        phases=own + phases,
-        forks=forks,
-    )
+    computing, exposed = cycles / target.hertz, target.cost.beside_share
+    return Work.of(len(cycles), computing=computing, moving=moving, exposed=exposed, forks=forks)
 
 
 def laid_out(task: Task, candidate: Candidate) -> Task:

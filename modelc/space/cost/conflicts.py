@@ -43,8 +43,8 @@ def _lines(tile: tuple[int, ...], strides: tuple[int, ...], line: int) -> Ints:
 
 
 def conflicting_bytes(touched: Footprint, cache: Cache) -> Floats:
-    """Bytes of a cache that a footprint takes beyond its own lines: as if all sets had as many of them as those that it
-    falls into, by what divides all distances between its runs."""
+    """Bytes of a cache that a footprint occupies beyond its own lines [P]: the greatest common divisor of the distances
+    between its runs limits the sets that it maps to, and every set is taken to be as full as these."""
     way = sets(cache) * cache.line
     step = np.gcd(touched.step, way)
     places = np.minimum(touched.runs, way // step)  # where runs begin in a way of the cache
@@ -57,8 +57,8 @@ def conflicting_bytes(touched: Footprint, cache: Cache) -> Floats:
 
 
 def waiting_cycles(cost: CostParameters, touched: Footprint, times: Floats, lines: Floats) -> Floats:
-    """Cycles that arithmetic on what is read where it lies, not from a copy, waits for it: register tiles read
-    `touched` so many times, and `lines` in all come into L1."""
+    """Cycles that arithmetic waits for an operand that is read in place, not from a copy [P]: register tiles read
+    `touched` `times` times, and `lines` lines enter L1."""
     pages = touched.runs * np.minimum(1.0, touched.step / cost.page_bytes)
     return np.asarray(
         cost.row_cycles * touched.apart * lines + cost.page_cycles * (pages > cost.pages) * times * touched.runs

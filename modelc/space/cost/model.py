@@ -15,19 +15,19 @@ from modelc.ir.block import Block, Task
 from modelc.ir.expr import variables
 from modelc.ir.loop import Loop
 from modelc.space.analysis.access import Access, accesses, crossed_iterator, vector_iterator
+from modelc.space.analysis.around import afterwards
+from modelc.space.analysis.follow import iterators
 from modelc.space.analysis.footprint import Dim, Floats, Ints, Reach, footprint, reach
 from modelc.space.cost.transfers import of_others
-from modelc.space.nest.prefetch import far_computed, far_results
-from modelc.space.sketches.follow import iterators
-from modelc.space.sketches.parallel import SERIAL_POINTS
-from modelc.space.sketches.prepare import afterwards
-from modelc.space.sketches.tiled import Bools, Tiled, TiledKnobs
+from modelc.space.tiling.parallel import SERIAL_POINTS
+from modelc.space.tiling.tiled import Bools, Tiled, TiledKnobs
 from modelc.target import CostParameters, Target
 
 
 @dataclass(frozen=True)
 class Population:
-    """Knob vectors of one Task: row p of every array makes one Candidate. `parallel` indexes Model.parallel."""
+    """Points of a contraction as the analytic cost reads them: row p of every array is point p's. Chunks are in whole
+    register tiles; `parallel` indexes Model.parallel."""
 
     rows: Ints  # [P x row iterators in the register tile]
     vectors: Ints  # [P]
@@ -44,11 +44,6 @@ class Population:
     @staticmethod
     def join(parts: Sequence[Population]) -> Population:
         return Population(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Population)))
-
-    def unique(self) -> Population:
-        """Every knob vector once, in lexicographic order."""
-        table = np.column_stack([self.rows, self.vectors, self.chunk, self.by_rows, self.parallel])
-        return self.take(np.unique(table, axis=0, return_index=True)[1])
 
 
 @dataclass(frozen=True)
@@ -81,6 +76,11 @@ class Model:
     def target(self) -> Target:
         return self.tiled.target
 
+    def macro_loops(self, by_rows: bool, parallel: int) -> list[Loop]:
+        """The loops around the micro-kernel, from the outermost: they depend on no size."""
+        knobs = TiledKnobs(tuple((n, 1) for n in self.tiled.inside), 1, 1, by_rows, self.parallel[parallel])
+        return self.tiled.macro_loops(knobs)
+
     @cached_property
     def moving(self) -> Bools:
         """Whether iterations of each loop that may be parallel touch elements of their own [operands x loops]."""
@@ -98,8 +98,8 @@ class Model:
 
     @cached_property
     def row_loop(self) -> int:
-        """Of the loops that may be parallel the one along which maps are taken to be divided among cores: it moves most
-        of what is computed, and is the outermost such in the result's storage."""
+        """The parallel loop (an index) that divides maps among cores: it moves through most bytes of computed operands;
+        of equals, it is the outermost in the result's storage."""
         moved = np.where(self.computed, self.whole, 0.0) @ self.moving
         result = next(o.reach for o in reversed(self.operands) if o.written)
         steps = [max((d.stride for d in result.dims if _along(d, loop)), default=0) for loop in self.parallel]
@@ -138,11 +138,6 @@ class Model:
         return float(self.transferred(self.touched(boxes), loops, cores).min())
 
     @cached_property
-    def fetched(self) -> bool:
-        """Whether all that lies far is prefetched."""
-        return all_fetched(self.tiled)
-
-    @cached_property
     def copies(self) -> tuple[_Copy, ...]:
         """What the Blocks around the anchor and its consumers copy."""
         tiled, task = self.tiled, self.tiled.task
@@ -165,7 +160,7 @@ class Model:
         return tuple(copies)
 
     def latency(self, block: Block) -> float:
-        """The latency of the nearest level that holds all that `block` reads, over that of the second one."""
+        """The latency of the nearest cache level that holds all inputs of `block`, relative to the second level's."""
         size = sum(self.tiled.task.buffer(name).bytes for name in {read.buffer for read in block.reads})
         latencies, beyond = self.target.cost.latencies, self.target.caches[1:3]
         held = [x for cache, x in zip(beyond, latencies[1:], strict=False) if size <= cache.bytes]
@@ -234,13 +229,3 @@ def copy_cycles(task: Task, block: Block, lanes: int, cost: CostParameters) -> t
     if crossed:
         return cost.transpose_cycles / lanes, cost.transpose_cycles / lanes
     return cost.copy_cycles / lanes, cost.load_cycles / lanes
-
-
-def all_fetched(tiled: Tiled) -> bool:
-    """Whether what lies beyond the second-level cache is prefetched: rows that are read, or copied, and
-    results, while registers are left over."""
-    extents = dict.fromkeys(tiled.ranges, 1) | dict.fromkeys(tiled.inside, 2) | {tiled.vector: tiled.lanes}
-    around = extents | {i.name: i.extent for i in tiled.anchor.reduction}
-    near = tiled.target.second.bytes
-    rows, results = (f(tiled.task, tiled.anchor, e, near) for f, e in ((far_computed, around), (far_results, extents)))
-    return bool(rows) and bool(results)

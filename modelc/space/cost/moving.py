@@ -32,8 +32,8 @@ def stay_in(cache: Cache, target: Target, more: int = 0) -> bool:
 
 
 def moving_seconds(size: int, caches: Sequence[Cache], target: Target, cores: int = 1) -> float:
-    """Seconds in which each of `cores` cores reads the same so many bytes from the nearest of `caches` that holds them,
-    else from memory, whence they come once for all."""
+    """Seconds in which each of `cores` cores reads the same `size` bytes from the nearest of `caches` that holds them,
+    else from memory, which sends them once for all cores."""
     cache = _holding(size, caches)
     return size / (1e9 * (target.memory_gbs(cores) if cache is None else cache.bandwidth_gbs))
 

@@ -12,10 +12,10 @@ from modelc.ir.expr import DTYPES
 from modelc.space.analysis.access import Access, flat_index, pieces, stride
 from modelc.space.analysis.footprint import Floats, Ints
 from modelc.space.cost.conflicts import conflicting_lines
-from modelc.space.cost.operations import cast_before, operations, shared_operations
 from modelc.space.cost.step import chain_cycles, epilogue_cycles, exposed, step_cycles
 from modelc.space.nest.prefetch import computed
-from modelc.space.sketches.tiled import Bools, Tiled
+from modelc.space.tiling.operations import cast_before, operations, shared_operations
+from modelc.space.tiling.tiled import Bools, Tiled
 
 
 def registers(tiled: Tiled, rows: Ints, vectors: Ints) -> Ints:
@@ -75,7 +75,7 @@ def _of_window(tiled: Tiled, read: Access, rows: Ints, vectors: Ints) -> Floats:
 
 @lru_cache(4096)
 def _distinct(walks: tuple[tuple[int, int], ...]) -> int:
-    """Elements that nested loops read, each of which takes so many steps of a stride: (stride, steps)."""
+    """Distinct elements that nested loops read, each loop given as (stride, steps)."""
     places = {0}
     for apart, count in walks:
         places = {place + apart * k for place in places for k in range(count)}
@@ -102,8 +102,8 @@ def vector_step(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
 
 @lru_cache(256)
 def _shared_operations(tiled: Tiled) -> tuple[float, float]:
-    """Operations of one step that all rows of a register tile have in common (weights that are taken apart), and those
-    that all of a row's vectors have (a scalar that is shifted before it is multiplied)."""
+    """Operations of one reduction step that are computed once for all rows of a register tile (unpacking weights), and
+    once for all vectors of a row (shifting a scalar before it is multiplied)."""
     anchor, cost = tiled.anchor, tiled.target.cost
     by_vector = {r.load for r in tiled.reads if not any(r.strides[n] for n in tiled.inside)}
     by_row = {r.load for r in tiled.reads if r.strides[tiled.vector] == 0}
@@ -115,9 +115,8 @@ def _shared_operations(tiled: Tiled) -> tuple[float, float]:
 def _spread(tiled: Tiled) -> float:
     """Operations of one step and row until all lanes have what was computed of its scalar: one from memory is loaded
     into them."""
-    (value,) = tiled.anchor.body if len(tiled.anchor.body) == 1 else (None,)
     scalars = [r.load for r in tiled.reads if r.strides[tiled.vector] == 0 and any(r.strides.values())]
-    if value is None or not any(cast_before(value, load) for load in scalars):
+    if len(tiled.anchor.body) > 1 or not any(cast_before(tiled.anchor, load) for load in scalars):
         return 0.0
     return tiled.target.cost.spread_operations
 

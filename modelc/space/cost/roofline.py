@@ -44,7 +44,7 @@ def _peak(task: Task, block: Block, target: Target) -> float:
 
 
 def _bandwidth(target: Target, size: int, cores: int) -> float:
-    """GB/s at which `cores` read what lies in so many bytes."""
+    """GB/s at which `cores` cores read a working set of `size` bytes."""
     for cache in target.caches:
         if size <= cache.bytes:
             return cache.bandwidth_gbs * cores

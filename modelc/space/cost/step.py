@@ -25,10 +25,10 @@ def step_cycles(
     conflicts: Number | float = 0.0,
     loops: float = 1.0,
 ) -> Number:
-    """Cycles: the ports' work (that of `multiply_adds`, in cycles; of `loads`, vectors, and `broadcasts`, scalars or
-    vectors that are certainly near; of lines from the second-level cache, `far`; of vectors that are stored), what
-    loads wait at times, `spills` of accumulators, lines that conflict in L1, the control of so many `loops`; or
-    `latency`, the cycles that dependent accumulation takes, where that is more."""
+    """Cycles of one reduction step of a register tile. The ports are busy with `multiply_adds` (in cycles), `loads` of
+    vectors, `broadcasts` of scalars or of vectors in L1, `far` lines from the second-level cache and `stores` of
+    vectors. Loads, `spills` of accumulators, lines that `conflicts` evicted from L1 and the control of `loops` loops
+    add to that. The step takes at least `latency`, the cycles of dependent accumulation."""
     loading = (loads + broadcasts) / cost.load_ports + far * cost.far_line_cycles
     busy = larger(larger(multiply_adds, loading), stores * cost.store_cycles)
     waiting = cost.load_cycles * loads + cost.broadcast_cycles * broadcasts + cost.far_wait_cycles * far
@@ -46,7 +46,8 @@ def tile_step_cycles(
 
 
 def exposed(cost: CostParameters, instructions: Number) -> Number:
-    """The part of what surrounds a register tile of so many instructions that no other tile runs beside."""
+    """The fraction of a register tile's prologue and epilogue that does not overlap with another tile's
+    `instructions`."""
     return larger(1 - cost.look_ahead / instructions, 0.0)
 
 
@@ -57,8 +58,8 @@ def chain_cycles(cost: CostParameters, latency: float, multiply_adds: Number) ->
 
 
 def epilogue_cycles(cost: CostParameters, accumulators: Number, operation_cycles: float) -> Number:
-    """Cycles in which accumulators of a register tile are zeroed, go through what takes so many cycles each, and are
-    stored: ports are busy with it, whatever else goes on."""
+    """Cycles that zero the accumulators of a register tile, pass each through an epilogue of `operation_cycles` and
+    store it. They keep the ports busy, so nothing overlaps with them."""
     return accumulators * (cost.accumulator_cycles + operation_cycles)
 
 

@@ -5,9 +5,7 @@ overlapped   the longest of computing with copying and of what each level moves,
 exposed      of the smaller of computing and moving, the part that nothing goes beside
 demanded     moving what nothing prefetches, at `demanded_share` of the bandwidth
 arriving     `streamed_wait_ratio` of moving constants that are prefetched, as far as there is arithmetic to wait
-begun        first lines of runs
 transferred  lines out of other cores' caches
-phases       `phase_seconds` each
 forks        `fork_join_seconds` each
 """
 
@@ -18,7 +16,7 @@ import numpy as np
 from modelc.space.cost.work import SOURCES, Floats, Work
 from modelc.target import CostParameters
 
-TERMS = ("overlapped", "exposed", "demanded", "arriving", "begun", "transferred", "phases", "forks")
+TERMS = ("overlapped", "exposed", "demanded", "arriving", "transferred", "forks")
 FEATURES = ("computing", "copying", *SOURCES, *TERMS[1:])  # what a learned cost reads of a schedule, beside its loops
 
 
@@ -34,9 +32,7 @@ def terms(work: Work, cost: CostParameters) -> Floats:
         work.exposed * np.minimum(arithmetic, moving),
         work.demanded / cost.demanded_share,
         cost.streamed_wait_ratio * np.minimum(arithmetic, work.arriving),
-        work.begun,
         work.transferred,
-        cost.phase_seconds * work.phases,
         cost.fork_join_seconds * work.forks,
     ]
     return np.column_stack(columns)

@@ -20,9 +20,9 @@ Bytes = float | NDArray[np.float64]  # one number, or an array of them
 def of_others(
     touched: Bytes, whole: Bytes, cores: int, target: Target, own: Bytes | None = None
 ) -> NDArray[np.float64]:
-    """Of so many bytes that one core touches of a map of `whole`, those that it gets from others: all that are not its
-    `own` (None: it touches all stretches alike), but no more than its part where cores share the last cache, for what
-    all read comes once, and is there then."""
+    """Of `touched` bytes that one core accesses in a map of `whole` bytes, those that other cores wrote. A core wrote
+    its `own` bytes (None: it accesses all stretches alike). Where cores share the last cache, the transfer is at most
+    the core's part of the map: data that all cores read arrives once."""
     most = whole / cores if target.caches[-1].shared else whole
     return np.clip(touched - (touched / cores if own is None else own), 0.0, most)
 

@@ -26,14 +26,12 @@ class Work:
     exposed: Floats  # the part of computing or moving, of what takes less, that nothing else goes beside
     demanded: Floats  # seconds of moving what nothing prefetches, for which arithmetic waits
     arriving: Floats  # seconds of moving constants that are prefetched while others are worked on
-    begun: Floats  # seconds by which first lines of runs come later than those that follow them
     transferred: Floats  # seconds of moving lines that lie in other cores' caches
-    phases: Floats  # times that threads meet, and caches are walked through again
     forks: Floats  # times that other cores are woken and waited for
 
     @staticmethod
     def of(members: int, **quantities: Floats | float) -> Work:
-        """That of so many schedules, of which all quantities that are not said are 0."""
+        """The Work of `members` schedules; quantities that are not given are 0."""
         values: dict[str, Floats] = {}
         for field in fields(Work):
             shape = (members, len(SOURCES)) if field.name == "moving" else (members,)

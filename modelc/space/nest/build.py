@@ -73,10 +73,7 @@ class Physical:
         """A logical index within the box that begins at `base`."""
         shifted = self.offsets.get((e, base))
         if shifted is None:
-            if linear(e) is not None:
-                shifted = offset(e, self.values, base, self.ranges)
-            else:
-                shifted = simplify(op("sub", self(e), base), self.ranges)
+            shifted = offset(e, self.values, base, self.ranges) or simplify(op("sub", self(e), base), self.ranges)
             self.offsets[e, base] = shifted
         return shifted
 

@@ -23,10 +23,10 @@ from modelc.ir.candidate import BlockSchedule
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, op, substitute
 from modelc.ir.loop import ROOT, Loop, Root
 from modelc.ir.nest import Region
+from modelc.space.analysis.around import FAR_BYTES, consumers_of
 from modelc.space.analysis.boxes import Span
+from modelc.space.analysis.follow import iterators
 from modelc.space.analysis.loops import trips
-from modelc.space.sketches.follow import iterators
-from modelc.space.sketches.prepare import FAR_BYTES, consumers_of
 
 SERIAL = ("for", "parallel", "pipeline")  # loops whose iterations run one after the other
 

@@ -92,11 +92,21 @@ def rules() -> dict[str, Rule]:
 
 
 def derived(task: Task, stage: Stage) -> Task:
-    """`task` after one stage. Raises DoesNotApply; InvalidIR if the rule is not known."""
+    """`task` after one stage. Raises DoesNotApply; InvalidIR if the rule is not known. A Task keeps what rules make of
+    it: Sketches, Candidates and Nests all go the same way from it."""
     rule = _RULES.get(stage.rule) or rules().get(stage.rule)
     if rule is None:
         raise InvalidIR(f"there is no derivation rule {stage.rule!r}; known are {', '.join(sorted(_RULES))}")
-    return rule.apply(task, **stage.args)
+    kept: dict[tuple[Rule, Stage], Task | DoesNotApply] = vars(task).setdefault("_derived", {})
+    if (rule, stage) not in kept:
+        try:
+            kept[rule, stage] = rule.apply(task, **stage.args)
+        except DoesNotApply as reason:
+            kept[rule, stage] = reason.with_traceback(None)
+    made = kept[rule, stage]
+    if isinstance(made, DoesNotApply):
+        raise made
+    return made
 
 
 def derive(task: Task, stages: tuple[Stage, ...]) -> Task:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from modelc.ir.affine import linear, simplify
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
-from modelc.ir.expr import Expr, Load, Var, loads, op, walk
+from modelc.ir.expr import Expr, Load, Var, op
 from modelc.ir.layout import Layout, stored_in
 from modelc.space.rules.rule import DoesNotApply, plain_block
 
@@ -55,7 +55,7 @@ def _collapsible(
         if len(kinds) != 2 or kinds[0] != kinds[1]:
             raise DoesNotApply(f"{a} and {c} are not of one kind in block {b.name}")
         plain = 0
-        for access in [x for e in (*b.body, *b.where, *b.writes) for x in loads(e)]:
+        for access in b.loads:
             names = [i.name if isinstance(i, Var) else None for i in access.indices]
             dims = [[k for k, name in enumerate(names) if name == v] for v in (a, c)]
             if dims == [[], []]:
@@ -73,7 +73,7 @@ def _collapsible(
                     if access.buffer in (*other.inputs, *other.outputs):
                         raise DoesNotApply("an opaque block reads it")
                     continue
-                for x in [x for e in (*other.body, *other.where, *other.writes) for x in loads(e)]:
+                for x in other.loads:
                     if x.buffer != access.buffer:
                         continue
                     i, j = x.indices[pair[0]], x.indices[pair[1]]
@@ -87,8 +87,7 @@ def _collapsible(
                     shape = task.buffer(x.buffer).shape
                     if (other.ranges[i.name], other.ranges[j.name]) != (shape[pair[0]], shape[pair[1]]):
                         raise DoesNotApply(f"{x} covers a part of {x.buffer} only")
-        used = [e for x in (*b.body, *b.where, *b.writes) for e in walk(x) if isinstance(e, Var) and e.name in (a, c)]
-        if len(used) != plain:
+        if b.variables.count(a) + b.variables.count(c) != plain:
             raise DoesNotApply(f"{a} or {c} is used outside plain indices in block {b.name}")
     return pairs, merged
 

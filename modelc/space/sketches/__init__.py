@@ -3,14 +3,12 @@
 listing.py          every Sketch that a Task has
 prepare.py          what is done to a Task before its contraction is tiled: padding, packing, factored dimensions
 staging.py          operands and results that are stored across their channels, copied into an order of ours
-tiled.py            contractions and windows: a register tile of units inside macro loops; what a unit is asked
 vectorized.py       units that are vectors
 tensorized.py       units that are applications of an intrinsic
 tiled_rules.py      the knobs that rules choose: register tile, chunk, parallel loop
 tiled_candidate.py  the Candidate that knobs make
 contraction.py      the Sketch of these
 fusing.py           a window's taps fused with its channels, for intrinsics that channels alone do not fill
-follow.py           where a map runs that reads what comes out of a register tile's epilogue
 products.py         what Sketches of derived products have in common: chunks of rows, register tiles
 strassen.py         Strassen's products: where sums of parts run around them
 winograd.py         Winograd: where transforms run around the products; winograd_roles.py, winograd_traffic.py
@@ -22,5 +20,4 @@ lanes.py            reductions of contiguous elements, split over vector lanes
 elementwise.py      maps alone: vectors, chunks, the parallel loop and the tile of a transposition
 maps.py             loops of a map
 clean.py            the clean-up that every Task gets first
-parallel.py         which loop goes to threads, and how much of it the busiest core has
 """

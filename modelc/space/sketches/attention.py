@@ -30,15 +30,15 @@ from modelc.space.analysis.access import accesses, stored_lanes
 from modelc.space.cost.blocks import block_cycles, laid_out, work_around
 from modelc.space.cost.step import chain_cycles, epilogue_cycles, exposed, step_cycles
 from modelc.space.cost.work import Work
-from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, one_by_one
+from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, Values, one_by_one
 from modelc.space.sketches.attention_roles import Roles, prepared, roles_of, width_of
 from modelc.space.sketches.attention_units import Unit
 from modelc.space.sketches.lanes import inside_rows
 from modelc.space.sketches.maps import map_schedule
 from modelc.space.sketches.packing import pack_schedule
-from modelc.space.sketches.parallel import SERIAL_POINTS, busiest_share, parallel_first
 from modelc.space.sketches.tensorized import store_schedule
 from modelc.space.sketches.vectorized import tile_epilogue
+from modelc.space.tiling.parallel import SERIAL_POINTS, busiest_share, parallel_first
 from modelc.target import Target
 
 MAX_VECTORS = 4  # vectors of one register tile
@@ -97,7 +97,7 @@ class Attention(Sketch):
         tiles = tuple(sorted({*self.query_tiles(), int(start["queries"])}))
         most = max(1, *(self.group(n) for n in tiles), int(start["group"]))
         groups = {1 << k for k in range(most.bit_length())} | {int(start["group"])}
-        loops, first = list(map(str, self.lead_loops())), str(start["parallel"])
+        loops, first = self.lead_loops(), start["parallel"]
         free = self.target.cores > 1 and self.long
         knobs = [Knob("queries", tiles, "query rows of one tile")]
         for prefix, block in self.named().items():
@@ -112,14 +112,14 @@ class Attention(Sketch):
             Knob("parallel", (first, *(x for x in loops if x != first and free)), "the loop that goes to threads"),
         ]
 
-    def start_values(self) -> Mapping[str, Value]:
+    def start_values(self) -> Values:
         return self._rules
 
     @cached_property
     def _rules(self) -> dict[str, Value]:
         tile, *kernels = self.tiles()
         values: dict[str, Value] = {"queries": tile, "group": self.group(tile)}
-        values["parallel"] = str(self.first_loop(tile))
+        values["parallel"] = self.first_loop(tile)
         for prefix, kernel in zip(self.named(), kernels, strict=False):
             values |= {f"{prefix}.rows": kernel.rows, f"{prefix}.vectors": kernel.vectors}
         return values
@@ -129,7 +129,7 @@ class Attention(Sketch):
         return dict(zip(("scores", "values"), self.contractions(), strict=False))
 
     def query_tiles(self) -> set[int]:
-        """Rows of tiles that are as full as so many can be, whose scores lie near."""
+        """Query rows per tile: sizes without an underfull last tile, with scores that fit the cache."""
         whole = max([u.row for u in self.units.values()], default=1)
         least = min(8, self.queries) if whole == 1 else whole
         sizes = {-(-self.queries // (k * whole)) * whole for k in range(1, self.queries + 1)}
@@ -168,11 +168,11 @@ class Attention(Sketch):
 
     # --- the Candidate --------------------------------------------------------------------------------------------
 
-    def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
-        roles, task, tile, group = self.roles, self.task, int(values["queries"]), int(values["group"])
-        kernels = [RegisterTile(int(values[f"{n}.rows"]), int(values[f"{n}.vectors"])) for n in self.named()]
+    def candidate_of(self, values: Values) -> Candidate:
+        roles, task, tile, group = self.roles, self.task, values["queries"], values["group"]
+        kernels = [RegisterTile(values[f"{n}.rows"], values[f"{n}.vectors"]) for n in self.named()]
         first, second = kernels[0], kernels[-1]
-        root, lead = roles.root, self.lead(Loop.parse(str(values["parallel"])))
+        root, lead = roles.root, self.lead(values["parallel"])
         at = Inside(root.name, lead[-1])
         schedules: dict[str, BlockSchedule] = {b.name: map_schedule(task, b, self.target) for b in roles.others}
         schedules |= self.contraction(roles.scores, roles.epilogue, first, at, "local")
@@ -228,10 +228,6 @@ class Attention(Sketch):
     def lead(self, parallel: Loop) -> list[Loop]:
         """The same with the one in front whose iterations go to threads."""
         return [parallel, *(loop for loop in self.lead_loops() if loop != parallel)]
-
-    def phases(self, parallel: Loop) -> int:
-        """Copies of all keys or values that are phases of their own."""
-        return sum(self.packed_in(pack, self.lead(parallel))[1] is None for pack in self.roles.packs)
 
     def trips(self, loop: Loop, tile: int) -> int:
         """Iterations of one of these loops."""
@@ -290,7 +286,8 @@ class Attention(Sketch):
         return (*self.roles.before, self.roles.owner, *self.roles.after)
 
     def group(self, tile: int) -> int:
-        """Rows that are worked on together, so that one need not wait for another: in half of the first cache."""
+        """Query rows that are reduced side by side, to overlap the latency of their reductions: their scores fit half
+        of L1."""
         row = 2 * self.keys * DTYPES[self.dtype].itemsize
         most = max(1, min(tile, self.target.caches[0].bytes // 2 // row))
         return most if not self.units else max(n for n in range(1, most + 1) if tile % n == 0)
@@ -432,20 +429,19 @@ class Attention(Sketch):
     def work(self, points: Points, cores: int) -> Work:
         return one_by_one(self, points, lambda values: self.work_at(values, cores))
 
-    def work_at(self, values: Mapping[str, Value], cores: int) -> Work:
+    def work_at(self, values: Values, cores: int) -> Work:
         """Both contractions at their register tiles' rates with what comes from the second-level cache meanwhile, the
         maps and copies around them, and what passes the boundary; for the core that has most of the parallel loop."""
-        tile, parallel = int(values["queries"]), Loop.parse(str(values["parallel"]))
+        tile, parallel = values["queries"], values["parallel"]
         cycles = self.traffic(tile)
         for prefix, block in self.named().items():
-            kernel = RegisterTile(int(values[f"{prefix}.rows"]), int(values[f"{prefix}.vectors"]))
+            kernel = RegisterTile(values[f"{prefix}.rows"], values[f"{prefix}.vectors"])
             cycles += self.kernel_cycles(block, tile, kernel)
         heads = prod(self.trips(loop, tile) for loop in self.lead_loops()[:-1])
         share = float(busiest_share(*self.span(parallel, tile), cores)) if self.long else 1.0
         candidate, task = self.as_ruled
         compute = np.array([(heads * cycles + self.around) * share])
-        more = self.phases(parallel) - self.phases(Loop.parse(str(self.start_values()["parallel"])))
-        return work_around(task, candidate, compute, self.target, float(more), float(self.long and cores > 1))
+        return work_around(task, candidate, compute, self.target, float(self.long and cores > 1))
 
     def away(self, points: Points) -> Floats:
         group = np.array([self.group(int(n)) for n in self.column(points, "queries")])
@@ -453,7 +449,7 @@ class Attention(Sketch):
 
     @cached_property
     def as_ruled(self) -> tuple[Candidate, Task]:
-        """What start() describes, and the Task with what that stores."""
+        """The Candidate of start(), and the Task with its layouts."""
         candidate = self.candidate_of(self.start_values())
         return candidate, laid_out(self.task, candidate)
 
@@ -480,7 +476,7 @@ class Attention(Sketch):
 
 
 def _followed(block: Block, copy: Block) -> dict[str, str]:
-    """The iterators of `copy` that stand for those of `block`, whose result it copies."""
+    """The iterators of `copy` by the iterators of `block`, whose result it copies."""
     return {str(i): str(copy.reads[0].indices[d]) for d, i in enumerate(block.writes[0].indices)}
 
 

@@ -12,11 +12,11 @@ from modelc.ir.candidate import Stage
 from modelc.ir.expr import Load, Op, Var, variables, walk
 from modelc.ir.program import is_contraction
 from modelc.space.analysis.access import Access, accesses, reads_plainly
+from modelc.space.analysis.around import consumers_of
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.sketches.attention_units import Unit, unit_of
 from modelc.space.sketches.clean import applied, inlined
 from modelc.space.sketches.lanes import lanes_split
-from modelc.space.sketches.prepare import consumers_of
 from modelc.target import Target
 
 LEAST_READS = 8  # of one element, for a copy of it in another dtype to pay
@@ -26,7 +26,7 @@ CHEAP = ("add", "sub", "mul", "div", "min", "max", "select", "cast")
 
 @dataclass(frozen=True)
 class Roles:
-    """The Blocks of attention by what they do. Dimensions are those of the scores, which all Blocks share."""
+    """The Blocks of attention by their role. All dimensions are numbered as those of the scores."""
 
     task: Task
     scores: Block  # the contraction
@@ -105,8 +105,8 @@ def prepared(task: Task, target: Target, stages: list[Stage], tensorize: bool) -
 
 
 def _unrounded(task: Task, name: str, stages: list[Stage]) -> Task:
-    """Locals that contraction `name` casts are stored as what it casts them to, for it runs on plain vectors; those
-    that were mere roundings are read where they come from."""
+    """The Task with locals stored in the dtype that contraction `name` casts them to, because it runs on plain vectors.
+    Mere roundings are inlined."""
     for e in [e for b in _block(task, name).body for e in walk(b)]:
         if isinstance(e, Op) and e.dtype and isinstance(e.args[0], Load):
             with suppress(DoesNotApply):
@@ -167,7 +167,7 @@ def _packed(task: Task, name: str, unit: Unit, target: Target, stages: list[Stag
 
 
 def _widened(task: Task, block: Block, read: Access) -> str:
-    """The dtype that `block` casts an input of the Task to, if it reads elements so often that a copy pays; or ""."""
+    """The dtype to which `block` casts an input of the Task, if the reuse of its elements pays for a copy; else ""."""
     again = prod(i.extent for i in block.iters if read.strides[i.name] == 0)
     if again < LEAST_READS or read.load.buffer not in task.inputs:
         return ""

@@ -137,8 +137,8 @@ def unit_of(task: Task, block: Block, vector: str, target: Target) -> Unit | Non
 
 
 def _extents(task: Task, whole: Match, packed: Collection[str]) -> dict[str, int]:
-    """What of a tile to use: rows and steps so that all tiles are alike; steps that are filled up, as many as there
-    are in a tile."""
+    """The part of an intrinsic's tile to use: equal tiles of rows, and reduction steps padded up to a whole number of
+    tiles."""
     result = even_tiles(whole)
     for group in whole.groups:
         if group.reduce and _filled(task, whole, group, packed):

@@ -15,7 +15,6 @@ a prefetch of the next one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -23,13 +22,12 @@ import numpy as np
 from modelc.ir.candidate import Candidate
 from modelc.space.cost.analytic import estimate
 from modelc.space.cost.model import Model, Population, model_of
-from modelc.space.cost.population import chunks, legal
 from modelc.space.cost.register_tile import fits
 from modelc.space.cost.work import Work
-from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, loop_named, word_of
-from modelc.space.sketches.tiled import FAR, MAX_VECTORS, Tiled, TiledKnobs
+from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, Values
 from modelc.space.sketches.tiled_candidate import tiled_candidate
-from modelc.space.sketches.tiled_rules import default_knobs
+from modelc.space.sketches.tiled_rules import chunks, default_knobs
+from modelc.space.tiling.tiled import FAR, MAX_VECTORS, Tiled, TiledKnobs
 
 
 class Contraction(Sketch):
@@ -56,7 +54,6 @@ class Contraction(Sketch):
     def all_knobs(self) -> list[Knob]:
         tiled, model = self.tiled, self.model
         most = min(MAX_VECTORS, -(-tiled.ranges[tiled.vector] // tiled.lanes))
-        loops = tuple(map(word_of, model.parallel))
         return [
             *(
                 Knob(f"rows.{n}", tuple(tiled.unit.row_counts(tiled, n)), f"rows of {n} in the register tile")
@@ -65,58 +62,62 @@ class Contraction(Sketch):
             Knob("vectors", tuple(range(1, most + 1)), f"vectors of the register tile along {tiled.vector}"),
             Knob("chunk", self.chunks, "rows that one panel goes over before the next"),
             Knob("order", ("panels", "rows"), "whether panels of vectors or chunks of rows are outside"),
-            Knob("parallel", loops, "the loop whose iterations go to threads"),
+            Knob("parallel", model.parallel, "the loop whose iterations go to threads"),
             Knob("steps", tiled.step_counts, "reduction steps in one iteration"),
             Knob("prefetch", (FAR, "none"), "what is prefetched by instructions"),
         ]
 
     def start_values(self) -> dict[str, Value]:
-        return self.values_of(self.rules)
-
-    def values_of(self, knobs: TiledKnobs) -> dict[str, Value]:
-        """Every knob as `knobs` have it; a chunk, as the size that makes it in whole register tiles, or the nearest."""
-        chunk = min(self.chunks, key=lambda s: (abs(self.whole(s, knobs.rows) - knobs.chunk), s))
-        loops = self.model.parallel
+        knobs, loops = self.rules, self.model.parallel
         return {f"rows.{n}": c for n, c in knobs.rows} | {
             "vectors": knobs.vectors,
-            "chunk": chunk,
+            "chunk": knobs.chunk,
             "order": "rows" if knobs.by_rows else "panels",
-            "parallel": word_of(knobs.parallel if knobs.parallel in loops else loops[0]),
+            "parallel": knobs.parallel if knobs.parallel in loops else loops[0],
             "steps": knobs.steps,
             "prefetch": knobs.prefetch,
         }
 
-    def knobs_of(self, values: Mapping[str, Value]) -> TiledKnobs:
+    def knobs_of(self, values: Values) -> TiledKnobs:
         """`values` as Tiled knows them; the chunk in whole register tiles."""
-        rows = tuple((n, int(values[f"rows.{n}"])) for n in self.tiled.inside)
-        chunk = self.whole(int(values["chunk"]), rows)
-        parallel = loop_named(values["parallel"])
-        vectors, steps, by_rows = int(values["vectors"]), int(values["steps"]), values["order"] == "rows"
-        return TiledKnobs(rows, vectors, chunk, by_rows, parallel, steps, str(values["prefetch"]))
+        rows = tuple((n, values[f"rows.{n}"]) for n in self.tiled.inside)
+        chunk = int(self.tiled.whole(np.array([values["chunk"]]), np.array([[count for _, count in rows]]))[0])
+        vectors, by_rows = values["vectors"], values["order"] == "rows"
+        return TiledKnobs(rows, vectors, chunk, by_rows, values["parallel"], values["steps"], values["prefetch"])
+
+    @cached_property
+    def row_knobs(self) -> list[str]:
+        """The knobs of the rows of a register tile."""
+        return [f"rows.{n}" for n in self.tiled.inside]
 
     @cached_property
     def chunks(self) -> tuple[int, ...]:
         """Sizes of a chunk worth trying, that of the rules among them."""
-        return tuple(sorted({*chunks(self.model), self.rules.chunk}))
+        return tuple(sorted({*chunks(self.tiled), self.rules.chunk}))
 
-    def whole(self, chunk: int, rows: Sequence[tuple[str, int]]) -> int:
-        """`chunk` in whole register tiles of `rows`, and no more of them than there are."""
-        if not rows:
-            return chunk
-        (name, least), *_ = rows
-        return min(max(chunk // least, 1) * least, -(-self.tiled.ranges[name] // least) * least)
-
-    def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
+    def candidate_of(self, values: Values) -> Candidate:
         return tiled_candidate(self.tiled, self.knobs_of(values))
 
     def population(self, points: Points) -> Population:
         """`points` as the analytic cost reads them."""
-        inside = self.tiled.inside
-        rows = np.column_stack([self.column(points, f"rows.{n}") for n in inside]) if inside else points[:, :0]
-        by_rows = self.index(points, "order") == 1
-        parallel = self.index(points, "parallel")
-        members = Population(rows, self.column(points, "vectors"), self.column(points, "chunk"), by_rows, parallel)
-        return legal(self.model, members)
+        rows = self.columns(points, self.row_knobs)
+        chunk, order = self.tiled.whole(self.column(points, "chunk"), rows), self.index(points, "order")
+        return Population(rows, self.column(points, "vectors"), chunk, order == 1, self.index(points, "parallel"))
+
+    def points(self, population: Population) -> Points:
+        """The points of a population [P x knobs], the other knobs as rules have them; a chunk is the size that makes it
+        in whole register tiles, or the nearest."""
+        made = np.stack([self.tiled.whole(np.full(len(population), s), population.rows) for s in self.chunks], axis=1)
+        places = {"order": population.by_rows, "parallel": population.parallel}
+        places["chunk"] = np.argmin(np.abs(made - population.chunk[:, None]), axis=1)
+        sizes = {"vectors": population.vectors, **dict(zip(self.row_knobs, population.rows.T, strict=True))}
+        points = np.repeat(self.start()[None, :], len(population), axis=0)
+        for column, knob in enumerate(self.knobs):
+            if knob.name in sizes:
+                places[knob.name] = np.searchsorted(np.array(knob.values, np.int64), sizes[knob.name])
+            if knob.name in places:
+                points[:, column] = places[knob.name]
+        return points
 
     def legal(self, points: Points) -> Bools:
         population = self.population(points)

@@ -1,16 +1,9 @@
-"""The Sketch of a Task of maps: every Block a loop nest of its own. For each Block B (MapKnobs in maps.py):
-
-B.vectors    vectors in one iteration of the innermost loop
-B.chunk      elements of the vector's iterator in one iteration of its outermost loop; 0 where it has one loop alone
-B.tile       of a transposition: "line", "square" or ""
-B.inner      which iterator's loop is inside those of all others but the vector's, where several strides compete
-B.parallel   the loop whose iterations go to threads; "" where it is none
-"""
+"""The Sketch of a Task of maps: every Block a loop nest of its own, with the knobs of its loops (maps.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
 
 import numpy as np
 
@@ -19,20 +12,9 @@ from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.loop import ROOT
 from modelc.space.cost.blocks import block_cycles, goes_to_threads, work_around
 from modelc.space.cost.work import Work
-from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, loop_named, otherwise, word_of
+from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, Values, otherwise
 from modelc.space.sketches.maps import Map, MapKnobs
-from modelc.space.sketches.parallel import CHUNKS_PER_CORE
 from modelc.target import Target
-
-VECTORS = (1, 2, 4)  # in one iteration
-PIECES = (1, CHUNKS_PER_CORE, 4 * CHUNKS_PER_CORE)  # per core, that a vector's iterator is cut into
-DECIDES = {
-    "vectors": "vectors in one iteration of the innermost loop",
-    "chunk": "elements of the vector's iterator in one iteration of its outermost loop",
-    "tile": "the tile of a transposition",
-    "inner": "the iterator whose loop is inside those of all others but the vector's",
-    "parallel": "the loop whose iterations go to threads",
-}
 
 
 class Elementwise(Sketch):
@@ -45,25 +27,22 @@ class Elementwise(Sketch):
 
     def all_knobs(self) -> list[Knob]:
         return [
-            Knob(f"{name}.{field}", values, f"{DECIDES[field]} of {name}")
+            Knob(f"{name}.{knob.name}", knob.values, f"{knob.decides} of {name}")
             for name, facts in self.maps.items()
-            for field, values in map_values(facts, self.rules[name]).items()
+            for knob in facts.knobs(self.rules[name])
         ]
 
     def start_values(self) -> dict[str, Value]:
         return {
-            f"{name}.{field}": value
-            for name, knobs in self.rules.items()
-            for field, value in {**asdict(knobs), "parallel": word_of(knobs.parallel)}.items()
+            f"{name}.{field}": value for name, knobs in self.rules.items() for field, value in asdict(knobs).items()
         }
 
-    def schedule_of(self, name: str, values: Mapping[str, Value]) -> BlockSchedule:
+    def schedule_of(self, name: str, values: Values) -> BlockSchedule:
         """The loops of Block `name`."""
-        own = {field: values[f"{name}.{field}"] for field in DECIDES}
-        knobs = MapKnobs(**{**own, "parallel": loop_named(own["parallel"])})  # type: ignore[arg-type]
+        knobs = MapKnobs(**{field.name: values[f"{name}.{field.name}"] for field in fields(MapKnobs)})
         return self.maps[name].schedule(knobs, ROOT, "arena")
 
-    def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
+    def candidate_of(self, values: Values) -> Candidate:
         return Candidate({name: self.schedule_of(name, values) for name in self.maps}, self.stages)
 
     def legal(self, points: Points) -> Bools:
@@ -96,24 +75,3 @@ class Elementwise(Sketch):
 
     def away(self, points: Points) -> Floats:
         return otherwise(self, points)
-
-
-def map_values(facts: Map, rules: MapKnobs) -> dict[str, tuple[Value, ...]]:
-    """The values that each knob of a map may take, those of `rules` among them."""
-    vector, ranges, lanes = facts.vector, facts.ranges, facts.lanes
-    vectors, chunks, tiles = {rules.vectors}, {rules.chunk}, {rules.tile}
-    if vector is not None and facts.crossed is None:
-        vectors |= {n for n in VECTORS if n * lanes <= ranges[vector]}
-        pieces = {facts.chunk(n * facts.target.cores) for n in PIECES} if facts.long else set()
-        chunks |= {0, *(n for n in pieces if lanes < n < ranges[vector])}
-    elif facts.crossed is not None:
-        tiles |= {"", "line", *(("square",) if facts.squares else ())}
-    inner = tuple(facts.others[:-1]) if len(facts.others) > 1 else ()
-    loops = [str(loop) for loop in facts.outer(rules) if not loop.level] if rules.parallel else []
-    return {
-        "vectors": tuple(sorted(vectors)),
-        "chunk": tuple(sorted(chunks)),
-        "tile": tuple(sorted(tiles)),
-        "inner": ("", *inner),
-        "parallel": ("", *loops) if loops else (word_of(rules.parallel),),
-    }

@@ -13,9 +13,10 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
 from modelc.ir.expr import Var, variables
 from modelc.space.analysis.access import accesses
+from modelc.space.analysis.around import reduction_of
 from modelc.space.rules.fuse import factors, fusible
 from modelc.space.sketches.clean import applied, inlined
-from modelc.space.sketches.prepare import padded, reduction_of
+from modelc.space.sketches.prepare import padded
 from modelc.target import Intrinsic, Target
 from modelc.target.binding import bindings
 

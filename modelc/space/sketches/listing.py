@@ -29,9 +29,9 @@ from modelc.space.sketches.settled import Settled
 from modelc.space.sketches.staging import staged
 from modelc.space.sketches.strassen import strassen_sketches
 from modelc.space.sketches.tensorized import tensorized
-from modelc.space.sketches.tiled import Tiled
 from modelc.space.sketches.vectorized import tiled_space
 from modelc.space.sketches.winograd import winograd_sketches
+from modelc.space.tiling.tiled import Tiled
 from modelc.target import Target
 
 

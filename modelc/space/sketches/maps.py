@@ -8,7 +8,7 @@ from math import prod
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule
-from modelc.ir.expr import DTYPES, Op, variables, walk
+from modelc.ir.expr import DTYPES, variables
 from modelc.ir.loop import ROOT, Inside, Loop, Root
 from modelc.space.analysis.access import (
     MOST_STEP,
@@ -20,15 +20,20 @@ from modelc.space.analysis.access import (
     vector_iterator,
 )
 from modelc.space.analysis.loops import trips
-from modelc.space.sketches.parallel import CHUNKS_PER_CORE, SERIAL_POINTS, parallel_first
+from modelc.space.sketch import Knob
+from modelc.space.tiling.parallel import CHUNKS_PER_CORE, SERIAL_POINTS, parallel_first
 from modelc.target import Target
 
 MAX_SQUARE = 16  # lanes of vectors of which a square is transposed in registers
 
 
+VECTORS = (1, 2, 4)  # in one iteration
+PIECES = (1, CHUNKS_PER_CORE, 4 * CHUNKS_PER_CORE)  # per core, that a vector's iterator is cut into
+
+
 @dataclass(frozen=True)
 class MapKnobs:
-    """What is open in the loops of a map."""
+    """The knobs of the loops of a map."""
 
     vectors: int = 1  # in one iteration of the innermost loop
     chunk: int = 0  # elements of the vector's iterator that one iteration of its outermost loop has; 0: no such loop
@@ -57,9 +62,8 @@ class Map:
         return -(-self.ranges[self.vector] // (pieces * self.lanes)) * self.lanes
 
     def rules(self, at_root: bool) -> MapKnobs:
-        """Vectors along the stored iterator. What is read along another one (a transposition) is tiled by cache lines
-        of that iterator, so that a line is used whole before it leaves the cache; what merely moves, in squares of
-        vectors."""
+        """Knobs by rule: vectors along the stored iterator. A transposed operand is tiled by cache lines, so that each
+        line is used whole before eviction; a pure transposition is tiled by squares of vectors."""
         parallel, target = at_root and self.long, self.target
         knobs = MapKnobs()
         if self.crossed is not None:
@@ -71,6 +75,27 @@ class Map:
             counts = {loop: trips(loop, self.ranges, tiles) for loop in loops if not loop.level}
             knobs = replace(knobs, parallel=parallel_first(loops, counts, target)[0])
         return knobs
+
+    def knobs(self, rules: MapKnobs) -> list[Knob]:
+        """Every knob with its values, those of `rules` among them."""
+        vector, ranges, lanes = self.vector, self.ranges, self.lanes
+        vectors, chunks, tiles = {rules.vectors}, {rules.chunk}, {rules.tile}
+        if vector is not None and self.crossed is None:
+            vectors |= {n for n in VECTORS if n * lanes <= ranges[vector]}
+            pieces = {self.chunk(n * self.target.cores) for n in PIECES} if self.long else set()
+            chunks |= {0, *(n for n in pieces if lanes < n < ranges[vector])}
+        elif self.crossed is not None:
+            tiles |= {"", "line", *(("square",) if self.squares else ())}
+        inner = tuple(self.others[:-1]) if len(self.others) > 1 else ()
+        loops = [loop for loop in self.outer(rules) if not loop.level] if rules.parallel else []
+        parallel = (None, *loops) if loops else (rules.parallel,)
+        return [
+            Knob("vectors", tuple(sorted(vectors)), "vectors in one iteration of the innermost loop"),
+            Knob("chunk", tuple(sorted(chunks)), "elements of the vector's iterator in its outermost loop"),
+            Knob("tile", tuple(sorted(tiles)), "the tile of a transposition"),
+            Knob("inner", ("", *inner), "the iterator whose loop is inside those of all others but the vector's"),
+            Knob("parallel", parallel, "the loop whose iterations go to threads"),
+        ]
 
     def tiles(self, knobs: MapKnobs) -> dict[str, tuple[int, ...]]:
         if self.vector is None:
@@ -124,7 +149,7 @@ def map_schedule(
 def selecting(block: Block, vector: str, tiles: Mapping[str, Sequence[int]]) -> list[Loop]:
     """The loops over a few values that select together with the vector's iterator: one by one they do not hinder
     vectors."""
-    conditions = [e.args[0] for b in block.body for e in walk(b) if isinstance(e, Op) and e.name == "select"]
+    conditions = [e.args[0] for e in block.operations if e.name == "select"]
     together = set[str]().union(*(variables(c) for c in conditions if vector in variables(c)))
     few = (i.name for i in block.spatial if i.name in together - {vector} and 1 < i.extent <= MOST_STEP)
     return [Loop(n, 0) for n in few if n not in tiles]

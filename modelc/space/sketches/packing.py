@@ -11,7 +11,7 @@ from modelc.ir.expr import variables
 from modelc.ir.loop import ROOT, Inside, Loop, Root
 from modelc.space.analysis.access import accesses
 from modelc.space.analysis.match import Match
-from modelc.space.sketches.parallel import SERIAL_POINTS, parallel_first
+from modelc.space.tiling.parallel import SERIAL_POINTS, parallel_first
 from modelc.target import Target
 from modelc.target.intrinsic import Operand
 

@@ -20,12 +20,13 @@ from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import DTYPES, Const, Var
 from modelc.ir.loop import ROOT, Inside, Loop, Root
 from modelc.space.analysis.access import Access, accesses, by_stride, reads_plainly, stored_lanes
+from modelc.space.analysis.around import afterwards, consumers_of, reduction_of
 from modelc.space.rules.rule import DoesNotApply, plain_block
+from modelc.space.sketch import Knob
 from modelc.space.sketches.clean import applied, collapsed
 from modelc.space.sketches.lanes import LANE_GROUPS, inside_rows, lane_split, partial_of
 from modelc.space.sketches.maps import map_schedule
-from modelc.space.sketches.parallel import CHUNKS_PER_CORE, parallel_first
-from modelc.space.sketches.prepare import afterwards, consumers_of, reduction_of
+from modelc.space.tiling.parallel import CHUNKS_PER_CORE, parallel_first
 from modelc.target import Target
 
 PARALLEL_POINTS = 1 << 16  # a reduction of fewer points is not worth a thread
@@ -38,7 +39,7 @@ MOST_PARTS = 8  # times as many as are wanted, where only some numbers of parts 
 
 @dataclass(frozen=True)
 class PhaseKnobs:
-    """What is open in reductions that are phases of their own; the defaults are what rules take."""
+    """The knobs of reductions in phases of their own; the defaults are the rules' choice."""
 
     parts: int = CHUNKS_PER_CORE  # for each core, of a reduction that has too little to do at once; 0: it is not cut
     groups: int = LANE_GROUPS  # vectors of partial results, by lanes
@@ -47,6 +48,13 @@ class PhaseKnobs:
 
 
 RULES = PhaseKnobs()
+GROUPS, GROUPS_DECIDE = (1, 2, LANE_GROUPS), "vectors of partial results of a reduction over contiguous elements"
+PHASE_KNOBS = (
+    Knob("parts", (0, 1, 2 * CHUNKS_PER_CORE), "parts for each core of a reduction with too little to do at once"),
+    Knob("groups", GROUPS, GROUPS_DECIDE),
+    Knob("rows", (1, 2, 2 * ROWS_AT_ONCE), "rows that are added up in registers"),
+    Knob("share", (CACHE_SHARE // 2, 2 * CACHE_SHARE), "one in so many parts of L1 is for a stretch of results"),
+)
 
 
 def phases_candidate(

@@ -1,4 +1,4 @@
-"""What surrounds the one reduction of a Task, the anchor, and what is done to the Task before the anchor is tiled.
+"""What is done to a Task before its one reduction, the anchor, is tiled.
 
 Conditions become padded copies, dimensions of groups and phases become two, and operands that lie in the way of vectors
 are read through copies.
@@ -9,43 +9,19 @@ from __future__ import annotations
 from contextlib import suppress
 from math import prod
 
-from modelc.ir.affine import bounds, linear
+from modelc.ir.affine import linear
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
 from modelc.ir.expr import DTYPES, Var, variables
 from modelc.space.analysis.access import Access, accesses, near, vector_iterator
+from modelc.space.analysis.around import FAR_BYTES, consumers_of, output_strides, readers, reduction_of, vectors_end
 from modelc.space.analysis.words import apart_words
 from modelc.space.rules.dimensions import factorable
 from modelc.space.rules.rule import DoesNotApply, plain_block
 from modelc.space.sketches.clean import applied
 
-FAR_BYTES = 2048  # from one reduction step to the next: a prefetcher does not see the next line coming
 LEAST_READERS = 64  # rows that read an operand, for a copy of it to pay
 LEAST_SHUFFLES = 16  # rows that read vectors which are shuffled out of others, for a copy without that to pay
-
-
-def reduction_of(task: Task) -> Block:
-    return next(b for b in task.blocks if isinstance(b, Block) and b.reduction)
-
-
-def consumers_of(task: Task, anchor: Block) -> list[Block]:
-    """The maps that read what the anchor writes: they run on its tile."""
-    written = {w.buffer for w in anchor.writes}
-    later = task.blocks[task.blocks.index(anchor) + 1 :]
-    return [b for b in later if isinstance(b, Block) and written & b.buffers_read]
-
-
-def afterwards(task: Task, anchor: Block) -> list[Block]:
-    """The maps after the anchor that read its consumers' results: phases of their own."""
-    consumers = consumers_of(task, anchor)
-    later = task.blocks[task.blocks.index(anchor) + 1 :]
-    return [b for b in later if isinstance(b, Block) and b not in consumers]
-
-
-def read_afterwards(task: Task, anchor: Block, consumer: Block) -> bool:
-    """Whether a later phase reads what `consumer` writes: it has to outlive the tile."""
-    written = {w.buffer for w in consumer.writes}
-    return any(written & b.buffers_read for b in afterwards(task, anchor))
 
 
 def padded(task: Task, stages: list[Stage]) -> Task:
@@ -79,24 +55,14 @@ def factored(task: Task, stages: list[Stage]) -> Task:
 
 
 def vectorised(task: Task, writer: Block, buffer: str, dim: int) -> bool:
-    """Whether a map that reads what `writer` writes walks through its own result along dimension `dim` of that: two
-    iterators would be shorter vectors."""
+    """Whether a map that reads the result of `writer` vectorises along dimension `dim` of it: splitting the dimension
+    would shorten its vectors."""
     for block in task.blocks[task.blocks.index(writer) + 1 :]:
         if isinstance(block, Block) and not block.reduction:
             vector = vector_iterator(block, accesses(task, block)[1])
             if vector and any(r.buffer == buffer and r.indices[dim] == Var(vector) for r in block.reads):
                 return True
     return False
-
-
-def output_strides(task: Task, anchor: Block, consumer: Block, plain: dict[int, str]) -> dict[str, int | None]:
-    """How far each spatial iterator of the anchor moves through what the first consumer writes."""
-    _, writes = accesses(task, consumer)
-    result: dict[str, int | None] = {}
-    for d, index in enumerate(anchor.writes[0].indices):
-        if isinstance(index, Var):
-            result[index.name] = writes[0].strides.get(plain[d]) if d in plain else 0
-    return result
 
 
 def pick_vector(task: Task, anchor: Block, consumer: Block, plain: dict[int, str]) -> str | None:
@@ -131,9 +97,9 @@ def packable(task: Task, anchor: Block, read: Access, vector: str) -> bool:
 def packed_operands(
     task: Task, anchor: Block, vector: str, lanes: int, stages: list[Stage], unpacked: bool = False
 ) -> Task:
-    """Computed operands that are not contiguous along the vector iterator are read through a copy that is; and so are
-    those of which every reduction step reads a line far from the last, where many rows read them (`unpacked`: not
-    these). Copies end where the last vector does, if it is read whole."""
+    """The Task with packed copies of computed operands: of those that are not contiguous along the vector iterator, and
+    of those whose reduction steps each read a distant line, if enough rows reuse them (`unpacked`: not of the latter).
+    A copy is padded to whole vectors where its last vector is read whole."""
     for read in accesses(task, anchor)[0]:
         buffer = read.load.buffer
         if buffer in task.constants:
@@ -151,17 +117,6 @@ def packed_operands(
     return task
 
 
-def vectors_end(task: Task, anchor: Block, read: Access, vector: str, lanes: int) -> tuple[int, int] | None:
-    """The dimension of a copy, several rows of which read the same vectors, that these go along, and how long it is
-    where the last one is whole; None for any other operand."""
-    dims = [d for d, i in enumerate(read.load.indices) if vector in variables(i)]
-    if task.buffer(read.load.buffer) not in task.locals or read.strides[vector] != 1 or len(dims) != 1:
-        return None
-    whole = -(-anchor.ranges[vector] // lanes) * lanes
-    limits = bounds(read.load.indices[dims[0]], {**anchor.ranges, vector: whole})
-    return None if limits is None or readers(anchor, read) == 1 else (dims[0], limits[1] + 1)
-
-
 def deinterleaved(task: Task, anchor: Block, read: Access, vector: str, stages: list[Stage]) -> Task:
     """`task` with an operand whose lanes lie a few elements apart read through a copy in which they do not."""
     before, noted, buffer = task, len(stages), read.load.buffer
@@ -177,11 +132,6 @@ def deinterleaved(task: Task, anchor: Block, read: Access, vector: str, stages: 
     except DoesNotApply:
         del stages[noted:]
         return before
-
-
-def readers(anchor: Block, read: Access) -> int:
-    """How many rows read the same elements at the same reduction step."""
-    return prod(i.extent for i in anchor.spatial if read.strides[i.name] == 0)
 
 
 def scattered(task: Task, anchor: Block, read: Access, vector: str) -> bool:

@@ -4,20 +4,64 @@ which the products are register tiles of vectors."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
 import numpy as np
 
-from modelc.ir.expr import Const, Load
+from modelc.ir.block import Block, Task
+from modelc.ir.candidate import BlockSchedule, Stage
+from modelc.ir.expr import ZERO, Load
 from modelc.ir.layout import Layout
+from modelc.ir.loop import Inside, Loop, Root
 from modelc.space.analysis.boxes import Span, box
 from modelc.space.analysis.footprint import Ints
 from modelc.space.cost.register_tile import fits, kernel_cycles
-from modelc.space.sketch import Bools, Floats, Points, Sketch, Value
+from modelc.space.sketch import Bools, Floats, Points, Sketch, Values
 from modelc.space.sketches.spread import spread
-from modelc.space.sketches.tiled import FAR, Tiled, TiledKnobs
+from modelc.space.tiling.tiled import FAR, Tiled, TiledKnobs
+from modelc.target import Target
+
+
+@dataclass(frozen=True)
+class ProductRoles:
+    """What Blocks of a derived Task are for: ... -> product -> write -> ... -> results -> owner -> afterwards."""
+
+    task: Task
+    target: Target
+    stages: tuple[Stage, ...]
+    product: Block
+    write: Block  # the copy of its accumulators
+    results: Block  # what the owner reads: results made of products
+    owner: Block  # the consumer, whose loops all others run in or before
+    afterwards: tuple[Block, ...]
+
+    @cached_property
+    def owned(self) -> dict[str, str]:
+        """The owner's iterator for each of the product's."""
+        names = [str(i) for i in self.results.writes[0].indices[2:]]
+        return dict(zip(names, self._read[2:], strict=True))
+
+    @property
+    def within(self) -> tuple[str, str]:
+        """The owner's iterators over the two dimensions that the rule added to the results."""
+        return self._read[0], self._read[1]
+
+    @cached_property
+    def _read(self) -> list[str]:
+        (read,) = {r for r in self.owner.reads if r.buffer == self.results.writes[0].buffer}
+        return [str(i) for i in read.indices]
+
+    @cached_property
+    def _bytes(self) -> dict[str, int]:
+        blocks = [b for b in self.task.blocks if isinstance(b, Block)]
+        return {b.name: self.task.buffer(b.writes[0].buffer).bytes for b in blocks}
+
+    def bytes(self, block: Block) -> int:
+        """Bytes of what `block` writes."""
+        return self._bytes[block.name]
 
 
 class Products(Sketch):
@@ -58,24 +102,43 @@ class Products(Sketch):
         counts = {n for extent in extents for n in _even(extent) if n < self.target.vector.registers}
         return tuple(sorted(counts | {int(self.start_values()[f"rows.{name}"])}))
 
-    def knobs_of(self, values: Mapping[str, Value], by_rows: bool = False) -> TiledKnobs:
+    def knobs_of(self, values: Values, by_rows: bool = False) -> TiledKnobs:
         """What of `values` the products' register tile is made of."""
-        rows = tuple((n, int(values[f"rows.{n}"])) for n in self.gemm.inside)
-        steps, prefetch = int(values["steps"]), str(values["prefetch"])
-        return TiledKnobs(rows, int(values["vectors"]), int(values["chunk"]), by_rows, None, steps, prefetch)
+        rows = tuple((n, values[f"rows.{n}"]) for n in self.gemm.inside)
+        steps, prefetch = values["steps"], values["prefetch"]
+        return TiledKnobs(rows, values["vectors"], values["chunk"], by_rows, None, steps, prefetch)
+
+    def kernel_schedule(
+        self,
+        knobs: TiledKnobs,
+        at: Inside | Root,
+        macro: Sequence[Loop],
+        parallel: Loop | None,
+        prefetch: Mapping[str, Loop | Root],
+    ) -> BlockSchedule:
+        """The products' loops at `at`: `macro` around a micro-kernel of units, that of `macro` which is `parallel` to
+        threads."""
+        gemm, v, unit = self.gemm, self.gemm.vector, self.gemm.unit
+        tiles: dict[str, tuple[int, ...]] = {v: gemm.tiles(knobs)[v], **{n: (c,) for n, c in knobs.rows}}
+        tiles |= {n: depth for n in gemm.reduction if (depth := unit.tile(n))}
+        micro, innermost = [*(Loop(n, 1) for n in gemm.inside), Loop(v, 1)], unit.loops(gemm, tiles)
+        tags = dict.fromkeys(micro, "unroll") | innermost | ({parallel: "parallel"} if parallel else {})
+        steps = gemm.unrolled_steps(knobs, tiles)
+        tags |= dict.fromkeys(steps, "unroll")
+        order = (*macro, *(Loop(n, 0) for n in gemm.reduction), *steps, *micro, *innermost)
+        return BlockSchedule(at, "register", tiles, order, tags, (v,), prefetch)
 
     def spread(self, access: Load, extents: Mapping[str, int], parts: int) -> dict[str, Layout]:
-        """The layout of what `access` goes over in such `extents`, its first `parts` dimensions over products, if it is
-        not the one that its buffer has in any case."""
-        buffer, domain = self.task.buffer(access.buffer), {n: Span(Const(0), count) for n, count in extents.items()}
+        """The layout of the buffer of `access` over iterators of `extents`, its first `parts` dimensions over products,
+        if it differs from the buffer's own."""
+        buffer, domain = self.task.buffer(access.buffer), {n: Span(ZERO, count) for n, count in extents.items()}
         shape = tuple(span.extent for span in box(access, buffer.shape, domain, {}))
         layout = spread(buffer, shape, parts, self.target)
         return {buffer.name: layout} if layout != buffer.layout else {}
 
     def register_rows(self, points: Points) -> Ints:
         """Rows of the register tile [P x iterators]."""
-        inside = self.gemm.inside
-        return np.column_stack([self.column(points, f"rows.{n}") for n in inside]) if inside else points[:, :0]
+        return self.columns(points, [f"rows.{n}" for n in self.gemm.inside])
 
     def tiles_fit(self, points: Points) -> Bools:
         """Whether registers hold the products' tile, which is no larger than a chunk [P]."""

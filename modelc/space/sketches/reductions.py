@@ -1,22 +1,13 @@
-"""The Sketches of reductions, of which rows.py and phases.py say what the loops are. Their knobs choose stages too:
-
-rows         all Blocks inside one loop over rows (softmax, normalisations)
-  together   rows in one iteration
-  groups     vectors of partial results of each reduction over contiguous elements
-  parallel   the loop over rows whose iterations go to threads; "" where it is none
-phases       every Block a loop nest of its own (a whole tensor, few long rows), or columns and what follows them
-  parts      for each core, that a reduction is cut into which has too little to do at once; 0: it is not cut
-  groups     as above
-  rows       that are added up in registers before their sum is added to what is stored, by columns
-  share      of the nearest cache a stretch of results takes one in so many, by columns
-"""
+"""The Sketches of reductions, whose knobs choose stages too: all Blocks inside one loop over rows (softmax,
+normalisations; rows.py), or every Block a loop nest of its own, or columns and what follows them (phases.py)."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -31,35 +22,22 @@ from modelc.space.sketch import (
     Points,
     Sketch,
     Value,
-    loop_named,
+    Values,
     one_by_one,
     otherwise,
-    word_of,
+    recorded,
 )
-from modelc.space.sketches.lanes import LANE_GROUPS
-from modelc.space.sketches.parallel import CHUNKS_PER_CORE
 from modelc.space.sketches.phases import (
-    CACHE_SHARE,
-    ROWS_AT_ONCE,
+    PHASE_KNOBS,
     PhaseKnobs,
     columns_candidate,
     columns_task,
     phases_candidate,
 )
-from modelc.space.sketches.rows import ROWS_TOGETHER, RowKnobs, Rows
+from modelc.space.sketches.rows import RowKnobs, Rows
 from modelc.target import Target
 
 LONGEST_CHAIN = 1 << 18  # of roundings one after the other: where rules make it shorter, no knob makes it longer
-GROUPS = (1, 2, LANE_GROUPS)  # vectors of partial results
-TOGETHER = (1, 2, ROWS_TOGETHER, 2 * ROWS_TOGETHER)
-DECIDES = {
-    "together": "rows in one iteration",
-    "groups": "vectors of partial results of a reduction over contiguous elements",
-    "parallel": "the loop over rows whose iterations go to threads",
-    "parts": "parts for each core of a reduction with too little to do at once",
-    "rows": "rows that are added up in registers",
-    "share": "which part of the nearest cache a stretch of results takes: one in so many",
-}
 
 
 def row_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> list[Sketch]:
@@ -104,14 +82,14 @@ class Reductions(Sketch):
         self.doubt = target.cost.reduction_doubt_share
 
     @abstractmethod
-    def made(self, values: Mapping[str, Value]) -> tuple[Task, Candidate]:
+    def made(self, values: Values) -> tuple[Task, Candidate]:
         """The Candidate at `values`, and the Task after its stages."""
 
     @abstractmethod
-    def considered(self) -> Mapping[str, Sequence[Value]]:
-        """What each knob might be."""
+    def considered(self) -> Sequence[Knob]:
+        """Every knob, with values other than that of the rules."""
 
-    def scheduled(self, values: Mapping[str, Value]) -> tuple[Task, Candidate]:
+    def scheduled(self, values: Values) -> tuple[Task, Candidate]:
         """The same as made(), made once."""
         key = tuple(values[name] for name in self.start_values())
         if key not in self.candidates:
@@ -121,19 +99,19 @@ class Reductions(Sketch):
     def all_knobs(self) -> list[Knob]:
         """Of the values that give the same Candidate, where all other knobs are as rules have them, one alone."""
         start, knobs = self.start_values(), []
-        for name, values in self.considered().items():
-            kept = [start[name]]
-            for value in values:
-                candidates = [self.scheduled({**start, name: v})[1] for v in kept]
-                if value not in kept and self.scheduled({**start, name: value})[1] not in candidates:
+        for knob in self.considered():
+            kept = [start[knob.name]]
+            for value in knob.values:
+                candidates = [self.scheduled({**start, knob.name: v})[1] for v in kept]
+                if value not in kept and self.scheduled({**start, knob.name: value})[1] not in candidates:
                     kept.append(value)
-            knobs.append(Knob(name, tuple(sorted(kept)), DECIDES[name]))
+            knobs.append(replace(knob, values=tuple(sorted(kept, key=recorded))))
         return knobs
 
-    def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
+    def candidate_of(self, values: Values) -> Candidate:
         return self.scheduled(values)[1]
 
-    def derived(self, values: Mapping[str, Value]) -> Task:
+    def derived(self, values: Values) -> Task:
         return self.scheduled(values)[0]
 
     def legal(self, points: Points) -> Bools:
@@ -158,23 +136,18 @@ class InRows(Reductions):
         super().__init__("rows", "across rows" if facts.across else "along rows", facts.target)
 
     def start_values(self) -> dict[str, Value]:
-        return {**asdict(self.rules), "parallel": word_of(self.rules.parallel)}
+        return asdict(self.rules)
 
-    def made(self, values: Mapping[str, Value]) -> tuple[Task, Candidate]:
-        together, groups = int(values["together"]), int(values["groups"])
-        return self.facts.candidate(RowKnobs(together, groups, loop_named(values["parallel"])))
+    def made(self, values: Values) -> tuple[Task, Candidate]:
+        return self.facts.candidate(RowKnobs(**values))
 
-    def considered(self) -> dict[str, Sequence[Value]]:
-        facts = self.facts
-        most = max(facts.owner.ranges[n] for n in facts.rows)
-        together = [] if facts.across else [n for n in TOGETHER if n <= most]
-        loops = ["", *map(str, facts.outer)] if facts.long else []
-        return {"together": together, "groups": [] if facts.across else GROUPS, "parallel": loops}
+    def considered(self) -> Sequence[Knob]:
+        return self.facts.knobs()
 
     def legal(self, points: Points) -> Bools:
         """No more rows together than the innermost loop over rows has."""
         loops = [knob for knob in self.knobs if knob.name == "parallel"]
-        parallel = map(loop_named, loops[0].values if loops else (self.fixed["parallel"],))
+        parallel: Sequence[Any] = loops[0].values if loops else (self.fixed["parallel"],)
         most = [self.facts.owner.ranges[self.facts.order(loop)[-1].iterator] for loop in parallel]
         fitting = self.column(points, "together") <= np.array(most)[self.index(points, "parallel")]
         return np.asarray(fitting & super().legal(points))
@@ -202,13 +175,8 @@ class InPhases(Reductions):
     def start_values(self) -> dict[str, Value]:
         return asdict(PhaseKnobs())
 
-    def made(self, values: Mapping[str, Value]) -> tuple[Task, Candidate]:
-        return self.schedule(self.whole, self.machine, [*self.before], PhaseKnobs(**values))  # type: ignore[arg-type]
+    def made(self, values: Values) -> tuple[Task, Candidate]:
+        return self.schedule(self.whole, self.machine, [*self.before], PhaseKnobs(**values))
 
-    def considered(self) -> dict[str, Sequence[Value]]:
-        return {
-            "parts": (0, 1, 2 * CHUNKS_PER_CORE),
-            "groups": GROUPS,
-            "rows": (1, 2, 2 * ROWS_AT_ONCE),
-            "share": (CACHE_SHARE // 2, 2 * CACHE_SHARE),
-        }
+    def considered(self) -> Sequence[Knob]:
+        return PHASE_KNOBS

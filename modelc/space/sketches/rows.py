@@ -18,14 +18,16 @@ from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import Const, Expr, Var, op, substitute, variables
 from modelc.ir.loop import ROOT, Inside, Loop
 from modelc.space.analysis.access import accesses, stored_lanes, vector_iterator
+from modelc.space.sketch import Knob
 from modelc.space.sketches.clean import collapsed
 from modelc.space.sketches.lanes import LANE_GROUPS, inside_rows, lanes_split
 from modelc.space.sketches.maps import Map, map_schedule
-from modelc.space.sketches.parallel import SERIAL_POINTS, parallel_first
-from modelc.space.sketches.phases import PARALLEL_POINTS
+from modelc.space.sketches.phases import GROUPS, GROUPS_DECIDE, PARALLEL_POINTS
+from modelc.space.tiling.parallel import SERIAL_POINTS, parallel_first
 from modelc.target import Target
 
 ROWS_TOGETHER = 4  # that are worked on together: while one waits for its sum, others go on
+TOGETHER = (1, 2, ROWS_TOGETHER, 2 * ROWS_TOGETHER)
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,17 @@ class Rows:
         whole = self.vector is not None and owner.ranges[self.vector] % self.lanes == 0  # else rows begin amid lines
         together = group(last, self.count, self.target) if whole and not self.across else 1
         return RowKnobs(together, LANE_GROUPS, parallel)
+
+    def knobs(self) -> list[Knob]:
+        """Every knob, with values other than that of the rules."""
+        most = max(self.owner.ranges[n] for n in self.rows)
+        together = () if self.across else tuple(n for n in TOGETHER if n <= most)
+        loops = (None, *self.outer) if self.long else ()
+        return [
+            Knob("together", together, "rows in one iteration"),
+            Knob("groups", () if self.across else GROUPS, GROUPS_DECIDE),
+            Knob("parallel", loops, "the loop over rows whose iterations go to threads"),
+        ]
 
     def order(self, parallel: Loop | None) -> list[Loop]:
         """The loops over rows: the one in front whose iterations go to threads."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from modelc.ir.block import Task
@@ -11,7 +9,7 @@ from modelc.ir.candidate import Candidate
 from modelc.space.cost.blocks import scheduled_work
 from modelc.space.cost.work import Work
 from modelc.space.rules.derivation import derive
-from modelc.space.sketch import Knob, Points, Sketch, Value
+from modelc.space.sketch import Knob, Points, Sketch, Value, Values
 from modelc.target import Target
 
 
@@ -28,7 +26,7 @@ class Settled(Sketch):
     def start_values(self) -> dict[str, Value]:
         return {}
 
-    def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
+    def candidate_of(self, values: Values) -> Candidate:
         return self.settled
 
     def work(self, points: Points, cores: int) -> Work:

@@ -15,7 +15,7 @@ prefetch     "far": the constant's part for the next product while one is made; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,6 +29,7 @@ from modelc.ir.expr import Op, variables, walk
 from modelc.ir.layout import Layout
 from modelc.ir.loop import ROOT, Inside, Loop, Root
 from modelc.space.analysis.access import accesses, stored_lanes, vector_iterator
+from modelc.space.analysis.around import consumers_of, reduction_of
 from modelc.space.analysis.footprint import Ints
 from modelc.space.cost.moving import parted_seconds
 from modelc.space.cost.transfers import of_others, transfer_seconds
@@ -36,16 +37,16 @@ from modelc.space.cost.work import SOURCES, Work
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.strassen import LEVELS, coefficients, operands
 from modelc.space.rules.sums import shared
-from modelc.space.sketch import Bools, Floats, Knob, Points, Value
+from modelc.space.sketch import Bools, Floats, Knob, Points, Value, Values
 from modelc.space.sketches.clean import applied, collapsed
 from modelc.space.sketches.maps import map_schedule
-from modelc.space.sketches.parallel import busiest_share, parallel_first
-from modelc.space.sketches.prepare import consumers_of, factored, padded, reduction_of
-from modelc.space.sketches.products import Products, halved
-from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, Tiled, TiledKnobs
+from modelc.space.sketches.prepare import factored, padded
+from modelc.space.sketches.products import ProductRoles, Products, halved
 from modelc.space.sketches.tiled_candidate import tile_layout
 from modelc.space.sketches.tiled_rules import best_kernel
 from modelc.space.sketches.vectorized import VectorUnit
+from modelc.space.tiling.parallel import busiest_share, parallel_first
+from modelc.space.tiling.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, Tiled, TiledKnobs
 from modelc.target import Target
 
 LEAST_ROWS = 2  # after they are cut
@@ -91,22 +92,14 @@ def _cut(task: Task, target: Target, stages: list[Stage], levels: int) -> Roles:
 
 
 @dataclass(frozen=True)
-class Roles:
+class Roles(ProductRoles):
     """What the Blocks of a derived Task are for, told by what they read and write:
 
-    sums -> product -> write -> combine -> owner -> afterwards
+    sums -> product -> write -> results -> owner -> afterwards
 
-    and the product's iterators that are cut."""
+    and the product's iterators that are cut. `results`: products added up, for each part of the results."""
 
-    task: Task
-    target: Target
-    stages: tuple[Stage, ...]
     sums: Block  # of parts of the data, one for each product
-    product: Block
-    write: Block  # the copy of its accumulators
-    combine: Block  # products added up, for each part of the results
-    owner: Block  # the consumer, whose loops all others run in
-    afterwards: tuple[Block, ...]
     rows: str
     columns: str
     depth: str
@@ -115,22 +108,6 @@ class Roles:
     def number(self) -> str:
         """The product's iterator over products."""
         return self.product.spatial[0].name
-
-    @cached_property
-    def owned(self) -> dict[str, str]:
-        """The owner's iterator for each of the product's."""
-        names = [str(i) for i in self.combine.writes[0].indices[2:]]
-        return dict(zip(names, self._read()[2:], strict=True))
-
-    @property
-    def within(self) -> tuple[str, str]:
-        """The owner's iterators over parts of rows and of columns."""
-        rows, columns = self._read()[:2]
-        return rows, columns
-
-    def _read(self) -> list[str]:
-        (read,) = {r for r in self.owner.reads if r.buffer == self.combine.writes[0].buffer}
-        return [str(i) for i in read.indices]
 
     @cached_property
     def others(self) -> list[str]:
@@ -149,20 +126,16 @@ class Roles:
         unit, ranges = VectorUnit(lanes), {self.rows: rows}
         return Tiled(self.task, self.target, self.stages, self.product, self.columns, unit, ranges=ranges)
 
-    def bytes(self, block: Block) -> int:
-        """Bytes of what `block` writes."""
-        return self.task.buffer(block.writes[0].buffer).bytes
-
 
 def _roles(task: Task, target: Target, stages: Sequence[Stage], rows: str, columns: str, depth: str) -> Roles:
     """Raises DoesNotApply if the Task has other Blocks, or its operands are not stored along depth and columns."""
     blocks = [b for b in task.blocks if isinstance(b, Block)]
     if len(blocks) < len(task.blocks) or len(blocks) < 5 or blocks[1] != reduction_of(task):
         raise DoesNotApply("the Task has Blocks of another kind")
-    sums, product, write, combine, owner, *afterwards = blocks
+    sums, product, write, results, owner, *afterwards = blocks
     source, written = accesses(task, sums)[0][0], accesses(task, owner)[1]
     roles = Roles(
-        task, target, tuple(stages), sums, product, write, combine, owner, tuple(afterwards), rows, columns, depth
+        task, target, tuple(stages), product, write, results, owner, tuple(afterwards), sums, rows, columns, depth
     )
     if source.strides[depth] != 1 or vector_iterator(owner, written) != roles.owned[columns]:
         raise DoesNotApply("operands are stored across what vectors go along")
@@ -192,8 +165,8 @@ class Strassen(Products):
     def _knobs(self) -> list[Knob]:
         gemm, start = self.gemm, self.start_values()
         most = -(-gemm.ranges[gemm.vector] // self.lanes)
-        first = str(start["parallel"])
-        loops = [first, *(x for x in map(str, self.open_loops()) if x != first and self.target.cores > 1)]
+        first = start["parallel"]
+        loops = [first, *(x for x in self.open_loops() if x != first and self.target.cores > 1)]
         return [
             *(Knob(f"rows.{n}", self.row_counts(n), f"rows of {n} in the register tile") for n in gemm.inside),
             Knob("vectors", tuple(range(1, min(MAX_VECTORS, most) + 1)), "vectors of the register tile: a panel"),
@@ -203,7 +176,7 @@ class Strassen(Products):
             Knob("prefetch", (FAR, "none"), "what is prefetched by instructions"),
         ]
 
-    def start_values(self) -> Mapping[str, Value]:
+    def start_values(self) -> Values:
         return self._rules
 
     @cached_property
@@ -216,7 +189,7 @@ class Strassen(Products):
             **{f"rows.{n}": c for n, c in kernel},
             "vectors": vectors,
             "chunk": self.first_chunk,
-            "parallel": str(parallel_first(loops, counts, self.target)[0]),
+            "parallel": parallel_first(loops, counts, self.target)[0],
             "steps": self.gemm.usual_steps,
             "prefetch": FAR if self.gemm_rows(self.first_chunk) >= FETCHING_ROWS else "none",
         }
@@ -254,13 +227,13 @@ class Strassen(Products):
 
     # --- the Candidate --------------------------------------------------------------------------------------------
 
-    def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
+    def candidate_of(self, values: Values) -> Candidate:
         roles, owner, knobs = self.roles, self.roles.owner.name, self.knobs_of(values)
         v, rows = roles.owned[roles.columns], roles.owned[roles.rows]
         panel = self.gemm.tiles(knobs)[roles.columns][0]
         parts = [Loop(n, 0) for n in roles.within]
         inside = [n for n in roles.others if n not in self.outside]
-        first = Loop.parse(str(values["parallel"]))
+        first = values["parallel"]
         outer = [first, *(loop for loop in self.open_loops() if loop != first)]
         around = [self.chunk_loop, *(Loop(n, 0) for n in self.outside if n in roles.samples)]
         sums = ROOT if first == self.panels else Inside(owner, max(around, key=outer.index))
@@ -270,7 +243,7 @@ class Strassen(Products):
         tiles: dict[str, tuple[int, ...]] = {v: (panel, self.lanes), rows: (knobs.chunk,)}
         schedules = {
             roles.sums.name: self.sums_schedule(sums),
-            roles.combine.name: BlockSchedule(
+            roles.results.name: BlockSchedule(
                 Inside(owner, vectors),
                 "local",
                 {columns: (self.lanes,)},
@@ -309,18 +282,12 @@ class Strassen(Products):
 
     def product_schedule(self, knobs: TiledKnobs, at: Inside) -> tuple[BlockSchedule, list[Loop]]:
         """The products' loops at `at`, for one panel, and those outside their micro-kernel."""
-        gemm, v, counts = self.gemm, self.gemm.vector, dict(knobs.rows)
-        tiles: dict[str, tuple[int, ...]] = {v: gemm.tiles(knobs)[v], **{n: (c,) for n, c in counts.items()}}
-        tiled, number = (v, self.roles.number, *gemm.inside), Loop(self.roles.number, 0)
+        gemm, v, number = self.gemm, self.gemm.vector, Loop(self.roles.number, 0)
+        tiled = (v, number.iterator, *gemm.inside)
         whole = [Loop(i.name, 0) for i in self.roles.product.spatial if i.extent > 1 and i.name not in tiled]
-        macro = [*whole, number, Loop(v, 0), *(Loop(n, 0) for n in counts)]
-        micro = [*(Loop(n, 1) for n in counts), Loop(v, 1), Loop(v, 2)]
-        tags = dict.fromkeys(micro[:-1], "unroll") | {micro[-1]: "vector"}
-        steps = gemm.unrolled_steps(knobs, tiles)
-        tags |= dict.fromkeys(steps, "unroll")
-        order = (*macro, *(Loop(n, 0) for n in gemm.reduction), *steps, *micro)
+        macro = [*whole, number, Loop(v, 0), *(Loop(n, 0) for n in gemm.inside)]
         prefetch: dict[str, Loop | Root] = {self.kernel.load.buffer: number} if knobs.prefetch == FAR else {}
-        return BlockSchedule(at, "register", tiles, order, tags, (v,), prefetch), macro
+        return self.kernel_schedule(knobs, at, macro, None, prefetch), macro
 
     def sums_schedule(self, at: Inside | Root) -> BlockSchedule:
         """Sums of parts of the data, a vector of each at a time."""
@@ -337,7 +304,7 @@ class Strassen(Products):
         while this goes on."""
         target = self.target
         chunk, vectors = self.column(points, "chunk"), self.column(points, "vectors")
-        loops = [Loop.parse(str(x)) for k in self.all_knobs() if k.name == "parallel" for x in k.values]
+        loops = [x for k in self.all_knobs() if k.name == "parallel" for x in k.values if isinstance(x, Loop)]
         every = np.stack([busiest_share(*self.span(loop, chunk, vectors), cores) for loop in loops])
         parallel = self.index(points, "parallel")
         share = every[parallel, np.arange(len(points))]
@@ -359,7 +326,6 @@ class Strassen(Products):
             demanded=self.unhinted(points) * streamed,
             arriving=streamed,
             transferred=transfer_seconds(apart * self.transferred(cores), target),
-            phases=apart.astype(np.float64),
             forks=float(cores > 1),
         )
 

@@ -25,6 +25,7 @@ from modelc.ir.layout import Layout
 from modelc.ir.loop import Inside, Loop, Root
 from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.access import Access
+from modelc.space.analysis.around import readers
 from modelc.space.analysis.footprint import Floats, Ints
 from modelc.space.analysis.loops import trips
 from modelc.space.analysis.match import CannotPack, Match, matches
@@ -34,15 +35,14 @@ from modelc.space.rules.derivation import derive
 from modelc.space.rules.rule import DoesNotApply, plain_block
 from modelc.space.sketches.clean import applied
 from modelc.space.sketches.packing import pack_schedule
-from modelc.space.sketches.parallel import CHUNKS_PER_CORE
-from modelc.space.sketches.prepare import readers
-from modelc.space.sketches.tiled import FETCHING_ROWS, Bools, Tiled, TiledKnobs, Unit
 from modelc.space.sketches.vectorized import (
     tile_epilogue,
     vector_chunk,
     vector_epilogue,
     vector_prefetches,
 )
+from modelc.space.tiling.parallel import CHUNKS_PER_CORE
+from modelc.space.tiling.tiled import FETCHING_ROWS, Bools, Tiled, TiledKnobs, Unit
 from modelc.target import CostParameters, Intrinsic
 from modelc.target.binding import bindings
 
@@ -129,8 +129,8 @@ def _copies(block: AnyBlock, buffer: str) -> bool:
 def _fitting(
     tiled: Tiled, buffers: Mapping[str, Buffer], intrinsic: Intrinsic, packed: Collection[str]
 ) -> Match | None:
-    """The first way round in which operands lie as a unit needs them, but for constants and what is `packed`, which
-    goes on to the end of the last vector."""
+    """The first match whose operands are laid out as a unit needs them, except constants and `packed` copies, which are
+    padded to the end of the last vector."""
     free, anchor = {*tiled.task.constants, *packed}, tiled.anchor
     if packed:
         lanes = intrinsic.accumulator.shape[-1]
@@ -161,7 +161,8 @@ def _fits(match: Match, tiled: Tiled, free: Collection[str]) -> bool:
 
 
 def even_tiles(match: Match) -> dict[str, int]:
-    """What of a tile to use: rows so that all tiles are alike as far as possible, a reduction that divides."""
+    """The part of an intrinsic's tile to use: equal tiles of rows as far as possible, and a divisor of the
+    reduction."""
     result = {}
     columns = match.intrinsic.accumulator.digits[-1].iterator
     for group in match.groups:
@@ -178,8 +179,8 @@ def even_tiles(match: Match) -> dict[str, int]:
 
 
 def exact(intrinsic: Intrinsic) -> list[str]:
-    """Iterators that have to divide: all but the columns, which constants are padded to, and the rows of tiles, which
-    can be fewer."""
+    """Iterators whose extent the tile has to divide: all but the columns, to which constants are padded, and the rows
+    of tile registers, of which fewer can be used."""
     digits = intrinsic.accumulator.digits
     loose = {digits[-1].iterator} | ({digits[0].iterator} if intrinsic.tiles is not None else set())
     return [i.name for i in intrinsic.semantics.iters if i.name not in loose]
@@ -265,9 +266,9 @@ class IntrinsicUnit(Unit):
         names = [o.name for o in self.applied.operands if self.match.operands[o.name] == read.load]
         return self.match.packing(names[0], {self.columns: knobs.vectors}) if names else None
 
-    def copy(self, tiled: Tiled, block: Block, at: Inside | Root, scope: str) -> BlockSchedule:
+    def copy(self, tiled: Tiled, block: Block, at: Inside | Root, scope: str) -> BlockSchedule | None:
         if block.writes[0].buffer not in self.copied:
-            return super().copy(tiled, block, at, scope)
+            return None
         return pack_schedule(tiled.task, block, self.match, tiled.vector, tiled.target, at, scope)
 
     def epilogue(self, tiled: Tiled, consumer: Block, at: Inside, knobs: TiledKnobs) -> BlockSchedule:
@@ -403,7 +404,7 @@ class IntrinsicUnit(Unit):
         return int(DTYPES[tiled.task.buffer(tiled.consumers[-1].writes[0].buffer).dtype].itemsize)
 
     def _bytes_of(self, tiled: Tiled, operand: str, tile: Mapping[str, Ints | int]) -> Floats:
-        """Bytes of an operand that a register tile reads, of which `tile` has so many rows or columns."""
+        """Bytes of an operand that a register tile reads; `tile` gives its rows or columns by iterator."""
         read = next(r for r in tiled.reads if r.load == self.match.operands[operand])
         whole = tiled.task.buffer(read.load.buffer).bytes
         moving = [n for n in (*tiled.batch, *tiled.rows, tiled.vector) if read.strides[n] != 0]

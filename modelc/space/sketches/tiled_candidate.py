@@ -12,13 +12,13 @@ from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import Load, Var, variables
 from modelc.ir.layout import Layout
 from modelc.ir.loop import ROOT, Inside, Loop, Root
+from modelc.space.analysis.around import afterwards, vectors_end
+from modelc.space.analysis.follow import followed
 from modelc.space.analysis.loops import copies, covered, trips
 from modelc.space.cost.register_tile import registers
 from modelc.space.nest.prefetch import far_computed, far_results
-from modelc.space.sketches.follow import followed
 from modelc.space.sketches.maps import map_schedule
-from modelc.space.sketches.prepare import afterwards, vectors_end
-from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MOST_COPIES, Tiled, TiledKnobs
+from modelc.space.tiling.tiled import FAR, FETCHING_ROWS, MOST_COPIES, Tiled, TiledKnobs
 
 
 def tiled_candidate(tiled: Tiled, knobs: TiledKnobs) -> Candidate:
@@ -102,9 +102,9 @@ def prologue(
         again = copies(read.load, tiled.ranges, macro[: macro.index(loop) + 1], tiles)
         if tiled.sliding or again <= MOST_COPIES:
             inside = loop
-    if inside is None:
-        return tiled.unit.copy(tiled, producer, ROOT, "arena"), layout
-    return tiled.unit.copy(tiled, producer, Inside(tiled.anchor.name, inside), "local"), layout
+    at, scope = (ROOT, "arena") if inside is None else (Inside(tiled.anchor.name, inside), "local")
+    own = tiled.unit.copy(tiled, producer, at, scope)
+    return own or map_schedule(tiled.task, producer, tiled.target, at, scope), layout
 
 
 def prefetches_rows(

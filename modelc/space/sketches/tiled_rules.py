@@ -14,8 +14,8 @@ from modelc.ir.loop import Loop
 from modelc.space.analysis.footprint import Ints
 from modelc.space.analysis.loops import trips
 from modelc.space.cost.register_tile import fits, kernel_cycles
-from modelc.space.sketches.parallel import SERIAL_POINTS, parallel_first
-from modelc.space.sketches.tiled import MAX_VECTORS, Tiled, TiledKnobs
+from modelc.space.tiling.parallel import SERIAL_POINTS, parallel_first
+from modelc.space.tiling.tiled import MAX_VECTORS, Tiled, TiledKnobs
 
 Rows = tuple[tuple[str, int], ...]  # row iterator -> rows of the register tile, outermost first
 
@@ -35,6 +35,16 @@ def best_kernel(tiled: Tiled) -> tuple[Rows, int, float]:
     cycles = kernel_cycles(tiled, rows, vectors)
     best = int(np.lexsort((-vectors, cycles))[0])
     return tuple(zip(tiled.inside, map(int, rows[best]), strict=True)), int(vectors[best]), float(cycles[best])
+
+
+def chunks(tiled: Tiled) -> list[int]:
+    """Sizes of a chunk worth trying: doublings and divisors of the first row iterator, and all of it."""
+    if not tiled.inside:
+        return [1]
+    extent = tiled.ranges[tiled.inside[0]]
+    doublings = {1 << k for k in range(extent.bit_length())}
+    divisors = {d for d in range(1, min(extent, 64) + 1) if extent % d == 0}
+    return sorted({*doublings, *divisors, *(extent // d for d in divisors), extent})
 
 
 def kernels(tiled: Tiled) -> tuple[Ints, Ints]:

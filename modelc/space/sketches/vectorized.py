@@ -11,21 +11,14 @@ from modelc.ir.expr import Var, variables
 from modelc.ir.layout import Layout
 from modelc.ir.loop import Inside, Loop
 from modelc.space.analysis.access import Access, reads_plainly, stored_lanes
+from modelc.space.analysis.around import consumers_of, read_afterwards, reduction_of
 from modelc.space.analysis.footprint import Floats, Ints
 from modelc.space.analysis.loops import trips
 from modelc.space.cost.register_tile import around_vectors, hold_vectors, vector_step
 from modelc.space.sketches.clean import applied, collapsed, inlined
-from modelc.space.sketches.parallel import CHUNKS_PER_CORE
-from modelc.space.sketches.prepare import (
-    consumers_of,
-    factored,
-    packed_operands,
-    padded,
-    pick_vector,
-    read_afterwards,
-    reduction_of,
-)
-from modelc.space.sketches.tiled import FETCHING_ROWS, Bools, Tiled, TiledKnobs, Unit
+from modelc.space.sketches.prepare import factored, packed_operands, padded, pick_vector
+from modelc.space.tiling.parallel import CHUNKS_PER_CORE
+from modelc.space.tiling.tiled import FETCHING_ROWS, Bools, Tiled, TiledKnobs, Unit
 from modelc.target import Target
 
 
@@ -94,13 +87,11 @@ class VectorUnit(Unit):
         rank = len(load.indices)
         place = [d if d <= dim else d + 1 for d in range(rank)]  # where old dimensions are after the split
 
-        def depth(d: int) -> int:
-            levels = [k for k, n in enumerate(tiled.reduction) if n in variables(load.indices[d])]
-            return max(levels, default=-1)
-
-        others = sorted((d for d in range(rank) if d != dim), key=depth)
-        spatial = [place[d] for d in others if depth(d) < 0]
-        reduced = [place[d] for d in others if depth(d) >= 0]
+        used = [variables(index) for index in load.indices]
+        depths = [max((k for k, n in enumerate(tiled.reduction) if n in names), default=-1) for names in used]
+        others = sorted((d for d in range(rank) if d != dim), key=depths.__getitem__)
+        spatial = [place[d] for d in others if depths[d] < 0]
+        reduced = [place[d] for d in others if depths[d] >= 0]
         return layout.then("reorder", *spatial, dim, *reduced, dim + 1)
 
     def epilogue(self, tiled: Tiled, consumer: Block, at: Inside, knobs: TiledKnobs) -> BlockSchedule:

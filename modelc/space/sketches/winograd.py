@@ -22,7 +22,7 @@ vectors.in, vectors.out   vectors that one iteration of the input's and of the o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -34,6 +34,7 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.layout import Layout
 from modelc.ir.loop import ROOT, Inside, Loop, Root
+from modelc.space.analysis.around import consumers_of, reduction_of
 from modelc.space.analysis.footprint import Ints
 from modelc.space.cost.register_tile import registers
 from modelc.space.cost.transfers import of_others, transfer_seconds
@@ -41,23 +42,20 @@ from modelc.space.cost.work import SOURCES, Work
 from modelc.space.rules.rule import DoesNotApply
 from modelc.space.rules.sums import Matrix, shared
 from modelc.space.rules.windows import windows, worthwhile
-from modelc.space.sketch import Bools, Floats, Knob, Points, Value, loop_named
+from modelc.space.sketch import Bools, Floats, Knob, Points, Value, Values
 from modelc.space.sketches.clean import applied
 from modelc.space.sketches.maps import map_schedule
-from modelc.space.sketches.parallel import CHUNKS_PER_CORE, busiest_share, parallel_first
-from modelc.space.sketches.prepare import consumers_of, factored, reduction_of
+from modelc.space.sketches.prepare import factored
 from modelc.space.sketches.products import Products, halved
-from modelc.space.sketches.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, Tiled, TiledKnobs
 from modelc.space.sketches.tiled_candidate import tile_layout
 from modelc.space.sketches.tiled_rules import best_kernel
 from modelc.space.sketches.winograd_roles import Roles, Shape, roles_of
 from modelc.space.sketches.winograd_traffic import Tilings, kept_bytes, traffic
+from modelc.space.tiling.parallel import CHUNKS_PER_CORE, busiest_share, parallel_first
+from modelc.space.tiling.tiled import FAR, FETCHING_ROWS, MAX_VECTORS, Tiled, TiledKnobs
 from modelc.target import Target
 
 SIDE_BY_SIDE = (1, 2)  # vectors of transforms in one iteration
-
-
-PHASES = {Shape.ROWS: 0, Shape.PANELS: 2, Shape.POINTS: 3}  # beside the one that is there in any case
 
 
 def winograd_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> list[Winograd]:
@@ -130,12 +128,12 @@ class Winograd(Products):
             Knob("prefetch", (FAR, "none") if fetching else ("none",), "what is prefetched by instructions"),
             Knob("chunk", self.chunks(), "rows of tiles that are worked on together"),
             Knob("parallel", self.loops("parallel", start), "the owner's loop whose iterations go to threads"),
-            Knob("multiplying", self.loops("multiplying", start) if points else ("",), "the products' such loop"),
+            Knob("multiplying", self.loops("multiplying", start) if points else (None,), "the products' such loop"),
             Knob("vectors.in", SIDE_BY_SIDE[:channels], "vectors in one iteration of the input's transform"),
             Knob("vectors.out", SIDE_BY_SIDE[:most], "vectors in one iteration of the output's transform"),
         ]
 
-    def start_values(self) -> Mapping[str, Value]:
+    def start_values(self) -> Values:
         return self._rules
 
     @cached_property
@@ -150,16 +148,16 @@ class Winograd(Products):
             "chunk": self.first_chunk,
             "vectors.in": 1,
             "vectors.out": 1,
-            "multiplying": "",
+            "multiplying": None,
         }
         loops = self.open_loops("parallel")
         if self.shape is not Shape.PANELS:
             chunk, vectors = np.array([self.first_chunk]), np.array([register_vectors])
             counts = {loop: int(self.trips("parallel", loop, chunk, vectors)[0]) for loop in loops}
             loops = parallel_first(loops, counts, self.target)
-        values["parallel"] = str(loops[0])
+        values["parallel"] = loops[0]
         if self.shape is Shape.POINTS:
-            values["multiplying"] = str(self.open_loops("multiplying")[0])
+            values["multiplying"] = self.open_loops("multiplying")[0]
         return values
 
     def product_ranges(self, tile_rows: int) -> dict[str, int]:
@@ -181,10 +179,10 @@ class Winograd(Products):
             return (total,)
         return tuple(sorted(halved(total) | {self.first_chunk}))
 
-    def loops(self, knob: str, start: Mapping[str, Value]) -> tuple[str, ...]:
+    def loops(self, knob: str, start: Values) -> tuple[Loop, ...]:
         """The values of a knob that names a parallel loop: none else than the rules' on one core."""
-        first = str(start[knob])
-        others = [x for x in map(str, self.open_loops(knob)) if x != first and self.target.cores > 1]
+        first = start[knob]
+        others = [x for x in self.open_loops(knob) if x != first and self.target.cores > 1]
         return (first, *others)
 
     def open_loops(self, knob: str) -> list[Loop]:
@@ -208,16 +206,16 @@ class Winograd(Products):
 
     # --- the Candidate --------------------------------------------------------------------------------------------
 
-    def candidate_of(self, values: Mapping[str, Value]) -> Candidate:
+    def candidate_of(self, values: Values) -> Candidate:
         roles, owner, v = self.roles, self.roles.owner.name, self.v
         th, tw = roles.owned[roles.th], roles.owned[roles.tw]
-        knobs, out = self.knobs_of(values, values["order"] == "rows"), int(values["vectors.out"])
+        knobs, out = self.knobs_of(values, values["order"] == "rows"), values["vectors.out"]
         panel = (self.gemm.tiles(knobs)[roles.vector][0],) if self.shape is Shape.PANELS else ()
         sizes = (*panel, *((out * self.lanes,) if out > 1 else ()), self.lanes)
         tiles: dict[str, tuple[int, ...]] = {v: sizes}
         level = len(panel)  # of the loop over what the output's transform works on at once
         within = [*(Loop(n, 0) for n in roles.within), *(Loop(v, k) for k in range(level + 1, len(sizes) + 1))]
-        parallel = Loop.parse(str(values["parallel"]))
+        parallel = values["parallel"]
         outer = [parallel, *(loop for loop in self.open_loops("parallel") if loop != parallel)]
         depths, across = [Loop(n, 0) for n in roles.lead[1]], Loop(tw, 0)
         spot = Inside(owner, Loop(v, level))
@@ -233,17 +231,17 @@ class Winograd(Products):
         else:
             order = [*outer, across, Loop(v, 0), *within]
         tags = dict.fromkeys(within[:-1], "unroll") | {order[0]: "parallel", order[-1]: "vector"}
-        wide, channels = int(values["vectors.in"]), Inside(roles.columns.name, Loop(roles.channel, 0))
+        wide, channels = values["vectors.in"], Inside(roles.columns.name, Loop(roles.channel, 0))
         schedules = {
             roles.pad.name: map_schedule(self.task, roles.pad, self.target, transforms, _scope(transforms)),
             roles.columns.name: self.columns_schedule(wide, transforms),
             roles.rows.name: transform_schedule(roles.rows, roles.channel, roles.channel_lanes, channels, wide),
             roles.gather.name: transform_schedule(roles.gather, roles.vector, self.lanes, spot, out),
-            roles.scatter.name: transform_schedule(roles.scatter, roles.vector, self.lanes, spot, out),
+            roles.results.name: transform_schedule(roles.results, roles.vector, self.lanes, spot, out),
             owner: BlockSchedule(ROOT, "arena", tiles, tuple(order), tags),
         }
         schedules |= {b.name: map_schedule(self.task, b, self.target) for b in roles.afterwards}
-        schedules[roles.product.name], macro = self.product_schedule(knobs, products, loop_named(values["multiplying"]))
+        schedules[roles.product.name], macro = self.product_schedule(knobs, products, values["multiplying"])
         write = self.gemm.unit.epilogue(self.gemm, roles.write, Inside(roles.product.name, macro[-1]), knobs)
         schedules[roles.write.name] = replace(write, scope=_scope(products))
         layouts = self.layouts(knobs) | self.scratch_layouts(knobs)
@@ -279,33 +277,19 @@ class Winograd(Products):
         self, knobs: TiledKnobs, at: Inside | Root, parallel: Loop | None
     ) -> tuple[BlockSchedule, list[Loop]]:
         """The product's loops at `at`, and those outside its micro-kernel."""
-        v, counts = self.roles.vector, dict(knobs.rows)
-        tile = self.gemm.tiles(knobs)[v][0]
-        unit = self.gemm.unit
-        tiles: dict[str, tuple[int, ...]] = {v: (tile, self.lanes), **{n: (c,) for n, c in counts.items()}}
-        tiles |= {n: depth for n in self.gemm.reduction if (depth := unit.tile(n))}
         moving, still = self.outside()
-        rows, panels = [*still, *(Loop(n, 0) for n in counts)], [Loop(v, 0)]
+        rows, panels = [*still, *(Loop(n, 0) for n, _ in knobs.rows)], [Loop(self.roles.vector, 0)]
         macro = [*moving, *rows, *panels] if knobs.by_rows else [*moving, *panels, *rows]
-        micro, innermost = [*(Loop(n, 1) for n in counts), Loop(v, 1)], unit.loops(self.gemm, tiles)
-        tags = dict.fromkeys(micro, "unroll") | innermost
         if parallel:
             macro = [parallel, *(loop for loop in macro if loop != parallel)]
-            tags[parallel] = "parallel"
-        reduction = [Loop(n, 0) for n in self.gemm.reduction]
-        steps = self.gemm.unrolled_steps(knobs, tiles)
-        tags |= dict.fromkeys(steps, "unroll")
-        order = (*macro, *reduction, *steps, *micro, *innermost)
-        prefetch = self.prefetched(knobs, macro, tiles) | self.prefetched_results(knobs)
-        return BlockSchedule(at, "register", tiles, order, tags, (v,), prefetch), macro
+        prefetch = self.prefetched(knobs, macro) | self.prefetched_results(knobs)
+        return self.kernel_schedule(knobs, at, macro, parallel, prefetch), macro
 
-    def prefetched(
-        self, knobs: TiledKnobs, macro: list[Loop], tiles: dict[str, tuple[int, ...]]
-    ) -> dict[str, Loop | Root]:
+    def prefetched(self, knobs: TiledKnobs, macro: list[Loop]) -> dict[str, Loop | Root]:
         """The kernel, and the innermost loop over parts of it: where enough rows go over each."""
-        v, ranges = self.roles.vector, self.product_ranges(knobs.chunk)
-        here = tiles[v][0] if self.shape is Shape.PANELS else ranges[v]  # outputs that the product's loops go over
-        loops = [loop for loop in macro if loop.iterator != v or here > tiles[v][0]]
+        v, panel = self.roles.vector, self.gemm.tiles(knobs)[self.roles.vector][0]
+        here = panel if self.shape is Shape.PANELS else self.gemm.ranges[v]  # outputs that the product's loops go over
+        loops = [loop for loop in macro if loop.iterator != v or here > panel]
         kernel = self.roles.kernel(self.gemm)
         moving = [loop for loop in loops if kernel.strides[loop.iterator]]
         rows = prod(c for _, c in knobs.rows) if knobs.by_rows else self.rows_over_kernel(knobs.chunk)
@@ -379,7 +363,6 @@ class Winograd(Products):
             demanded=self.unhinted(points) * streamed + passing.scattered_seconds(self.target, within),
             arriving=streamed + passing.demanded_seconds(self.target, within),
             transferred=transfer_seconds(self.transferred(points, cores), self.target),
-            phases=float(PHASES[self.shape]),
             forks=float(cores > 1),
         )
 
@@ -431,7 +414,7 @@ class Winograd(Products):
 
     def loops_of(self, knob: str) -> list[Loop | None]:
         """The loops that the values of a knob say."""
-        return [loop_named(value) for k in self.all_knobs() if k.name == knob for value in k.values]
+        return [x for k in self.all_knobs() if k.name == knob for x in k.values if x is None or isinstance(x, Loop)]
 
     def trips(self, knob: str, loop: Loop, chunk: Ints, vectors: Ints) -> Ints:
         """Iterations of a loop that can go to threads [P], where chunks and register tiles are so large."""

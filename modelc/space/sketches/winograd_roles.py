@@ -1,6 +1,6 @@
 """What the Blocks of a Task derived by Winograd's rule (rules/winograd.py) are for, told by what they read and write:
 
-pad -> rows -> columns -> product -> write -> gather -> scatter -> owner -> afterwards
+pad -> rows -> columns -> product -> write -> gather -> results -> owner -> afterwards
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
 from modelc.ir.expr import Load, variables
 from modelc.space.analysis.access import Access, accesses, stored_lanes, vector_iterator
+from modelc.space.analysis.around import consumers_of, reduction_of
 from modelc.space.rules.filters import ALONE, Transform, transform, whole_transform
 from modelc.space.rules.rule import DoesNotApply
-from modelc.space.sketches.prepare import consumers_of, reduction_of
+from modelc.space.sketches.products import ProductRoles
 from modelc.space.sketches.tensorized import tensorized
-from modelc.space.sketches.tiled import Tiled, Unit
 from modelc.space.sketches.vectorized import VectorUnit
+from modelc.space.tiling.tiled import Tiled, Unit
 from modelc.target import Target
 
 
@@ -33,23 +34,15 @@ class Shape(Enum):
 
 
 @dataclass(frozen=True)
-class Roles:
+class Roles(ProductRoles):
     """The Blocks of one F(m, r), and the iterators that its schedules go over."""
 
-    task: Task
-    target: Target
-    stages: tuple[Stage, ...]
     m: int
     taps: int  # r
     pad: Block  # the input with a margin
     rows: Block  # the input transform: along h, then
     columns: Block  # along w
-    product: Block  # what is summed, for each point of a tile
-    write: Block  # the copy of its accumulators
-    gather: Block  # the output transform: along h, then
-    scatter: Block  # along w
-    owner: Block  # the consumer, whose loops all others run in or before
-    afterwards: tuple[Block, ...]
+    gather: Block  # the output transform: along h; `results`: along w
     vector: str  # the product's iterator whose elements lie side by side
     channel: str  # the input transforms' iterator of the same kind
 
@@ -81,33 +74,17 @@ class Roles:
     @property
     def th(self) -> str:
         """The iterator over rows of tiles."""
-        return self.scatter.spatial[-3].name
+        return self.results.spatial[-3].name
 
     @property
     def tw(self) -> str:
         """The iterator over tiles of one row."""
-        return self.scatter.spatial[-2].name
+        return self.results.spatial[-2].name
 
     @property
     def tile_rows(self) -> int:
         """Rows of tiles."""
         return self.product.ranges[self.th]
-
-    @cached_property
-    def owned(self) -> dict[str, str]:
-        """The owner's iterator for each of the product's."""
-        names = [str(i) for i in self.scatter.writes[0].indices[2:]]
-        return dict(zip(names, self._read()[2:], strict=True))
-
-    @property
-    def within(self) -> tuple[str, str]:
-        """The owner's iterators over the elements of one tile of results."""
-        high, wide = self._read()[:2]
-        return high, wide
-
-    def _read(self) -> list[str]:
-        (read,) = {r for r in self.owner.reads if r.buffer == self.scatter.writes[0].buffer}
-        return [str(i) for i in read.indices]
 
     @property
     def tiles(self) -> Load:
@@ -117,34 +94,33 @@ class Roles:
 
     @cached_property
     def lead(self) -> tuple[list[str], list[str]]:
-        """The owner's iterators that are neither tiles, roles of a tile, nor the vector: those that have transformed
-        tiles of their own, and those that a window of the product slides along or that are groups of channels."""
+        """The owner's iterators outside a tile other than the vector: those over samples with transformed tiles of
+        their own, and those that a window slides along or that go over groups of channels."""
         inner = {self.owned[self.th], self.owned[self.tw], self.owned[self.vector], *self.within}
         names = [i.name for i in self.owner.spatial if i.extent > 1 and i.name not in inner]
         alone = {self.owned.get(str(i)) for i in self.tiles.indices}
         return [n for n in names if n in alone], [n for n in names if n not in alone]
 
-    def kernels(self, names: Sequence[str]) -> int:
-        """Points of those among the owner's iterators `names` that have kernels of their own."""
+    @cached_property
+    def kernels(self) -> tuple[int, int]:
+        """Points of those among both kinds of `lead` that have kernels of their own."""
         (kernel,) = (r for r in self.product.reads if r.buffer in self.task.constants)
         moving = {v for i in kernel.indices for v in variables(i)}
-        return self.points([mine for name, mine in self.owned.items() if mine in names and name in moving])
+        own = {mine for name, mine in self.owned.items() if name in moving}
+        first, second = (self.points([mine for mine in names if mine in own]) for names in self.lead)
+        return first, second
 
     def points(self, names: Sequence[str]) -> int:
         """Points of so many of the owner's iterators."""
         return prod(self.owner.ranges[n] for n in names)
 
-    @property
+    @cached_property
     def matrices(self) -> tuple[Transform, Transform]:
-        """Of rows and gather, of columns and scatter."""
-        sums, results = (self.task.buffer(b.writes[0].buffer) for b in (self.product, self.scatter))
+        """Of rows and gather, of columns and results."""
+        sums, results = (self.task.buffer(b.writes[0].buffer) for b in (self.product, self.results))
         first = transform(self.m, self.taps) if sums.dtype == "float32" else whole_transform(self.m, self.taps)
         assert first is not None
         return first, first if results.shape[1] > 1 else ALONE
-
-    def bytes(self, block: Block) -> int:
-        """Bytes of what `block` writes."""
-        return self.task.buffer(block.writes[0].buffer).bytes
 
     def elements(self, block: Block) -> int:
         """Numbers that `block` writes."""
@@ -169,8 +145,8 @@ def roles_of(task: Task, target: Target, stages: Sequence[Stage], m: int, taps: 
     pad = _writer(task, rows)
     write = _reader(task, product)
     gather = _reader(task, write)
-    scatter = _reader(task, gather)
-    owner = _reader(task, scatter)
+    results = _reader(task, gather)
+    owner = _reader(task, results)
     later = task.blocks[task.blocks.index(owner) + 1 :]
     afterwards = tuple(b for b in later if isinstance(b, Block))
     if 8 + len(afterwards) != len(task.blocks):
@@ -181,7 +157,7 @@ def roles_of(task: Task, target: Target, stages: Sequence[Stage], m: int, taps: 
     if vector is None or channel is None or vector not in product.ranges:
         raise DoesNotApply("channels are not stored one after the other")
     roles = Roles(
-        task, target, tuple(stages), m, taps, pad, rows, columns, product, write, gather, scatter, owner, afterwards,
+        task, target, tuple(stages), product, write, results, owner, afterwards, m, taps, pad, rows, columns, gather,
         vector, channel,
     )  # fmt: skip
     if vector not in roles.owned:

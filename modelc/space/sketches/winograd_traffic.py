@@ -16,8 +16,8 @@ from modelc.ir.expr import DTYPES
 from modelc.space.analysis.footprint import Ints
 from modelc.space.cost.moving import constant_seconds
 from modelc.space.sketch import Bools, Floats
-from modelc.space.sketches.tiled import Tiled
 from modelc.space.sketches.winograd_roles import Roles, Shape
+from modelc.space.tiling.tiled import Tiled
 from modelc.target import Target
 
 
@@ -69,7 +69,8 @@ class Traffic:
         return constant_seconds(self.kernel, target, self.more, self.cores) + self.reread / self.rate(target, share)
 
     def bandwidth(self, target: Target, cores: int) -> Floats:
-        """Bytes a second from beyond the second-level cache [P]: what one core moves, or what memory gives so many."""
+        """Bandwidth from beyond the second-level cache in bytes per second [P]: of one core from a cache, or of `cores`
+        cores from memory."""
         return 1e9 * np.where(self.held, target.caches[-1].bandwidth_gbs, target.memory_gbs(cores))
 
     def rate(self, target: Target, share: Floats) -> Floats:
@@ -84,10 +85,10 @@ def kept_bytes(target: Target) -> int:
 
 
 def traffic(roles: Roles, gemm: Tiled, shape: Shape, tilings: Tilings, cores: int) -> Traffic:
-    """What passes between the caches where the transforms run in `shape` around products that are tiled so."""
+    """The traffic between the caches when the transforms run in `shape` around products of these tilings."""
     ranges, zero = roles.product.ranges, np.zeros(len(tilings.chunk))
     samples, depths = (roles.points(names) for names in roles.lead)
-    phases, groups = (roles.kernels(names) for names in roles.lead)  # whose kernels are other parts of the whole
+    phases, groups = roles.kernels  # whose kernels are other parts of the whole
     kernel = roles.task.buffer(roles.kernel(gemm).load.buffer).bytes
     room, near_by = roles.target.second.bytes // 2, kept_bytes(roles.target)
     part = tilings.chunk / roles.tile_rows

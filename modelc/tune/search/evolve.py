@@ -220,9 +220,9 @@ def moved(space: Space, row: Points, rng: np.random.Generator) -> Points:
     values = old.values(space.points(row[0], row[None, :])[0])
     point = new.start()
     for place, knob in enumerate(new.knobs):
-        value = values.get(knob.name)
+        value, sizes = values.get(knob.name), [v for v in knob.values if isinstance(v, int)]
         if value in knob.values:
             point[place] = knob.values.index(value)
-        elif isinstance(value, int) and all(isinstance(v, int) for v in knob.values):
-            point[place] = int(np.argmin([abs(int(v) - value) for v in knob.values]))
+        elif isinstance(value, int) and len(sizes) == len(knob.values):
+            point[place] = int(np.argmin([abs(size - value) for size in sizes]))
     return np.asarray(space.rows(number, point[None, :])[0])

@@ -72,7 +72,7 @@ def described(space: Space, individuals: Sequence[Individual]) -> list[Example]:
 
 def knobs_of(sketch: Sketch, point: Points) -> dict[str, float]:
     """The knobs of a point, and its Sketch: whole numbers as log2(1 + x), 1 for what is said in words."""
-    values = sketch.values(point)
+    values = sketch.recorded(point)
     words = [f"kind {sketch.kind}", f"sketch {sketch.name}"]
     words += [f"{name} {value}" for name, value in values.items() if isinstance(value, str)]
     return dict.fromkeys(words, 1.0) | {n: log2(1.0 + v) for n, v in values.items() if not isinstance(v, str)}

@@ -134,8 +134,7 @@ def record_of(
     """A measurement as a database keeps it; `individual` is the Candidate's point, if it is one."""
     if individual is None:
         return Record.of(task.hash, conditions, candidate, measurement, untuned)
-    values = individual.sketch.values(individual.point)
-    knobs = {name: value if isinstance(value, str) else int(value) for name, value in values.items()}
+    knobs = individual.sketch.recorded(individual.point)
     return Record.of(task.hash, conditions, candidate, measurement, untuned, individual.sketch.name, knobs)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from modelc.ir.block import Block, Task
-from modelc.ir.expr import FLOATS, Const, Expr, Load, Op, children, loads, walk
+from modelc.ir.expr import FLOATS, Const, Expr, Load, Op, children, loads
 from modelc.ir.scalar import DOTS, OPERATIONS
 from modelc.target import CostParameters
 
@@ -33,9 +33,9 @@ def shared_operations(block: Block, cost: CostParameters, still: Collection[Load
     return sum(counted(e) for e in block.body)
 
 
-def cast_before(e: Expr, load: Load) -> bool:
-    """Whether `e` takes what `load` gives in another dtype."""
-    return any(isinstance(x, Op) and x.name == "cast" and load in x.args for x in walk(e))
+def cast_before(block: Block, load: Load) -> bool:
+    """Whether `block` takes what `load` gives in another dtype."""
+    return any(e.name == "cast" and load in e.args for e in block.operations)
 
 
 def _counted(e: Expr, slow: float, extreme: float) -> float:

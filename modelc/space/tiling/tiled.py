@@ -25,12 +25,11 @@ from modelc.ir.candidate import BlockSchedule, Stage
 from modelc.ir.layout import Layout
 from modelc.ir.loop import Inside, Loop, Root
 from modelc.space.analysis.access import Access, accesses, reads_plainly
+from modelc.space.analysis.around import consumers_of, output_strides
 from modelc.space.analysis.footprint import Floats, Ints
 from modelc.space.analysis.loops import trips
 from modelc.space.analysis.words import most_words
-from modelc.space.cost.operations import operations
-from modelc.space.sketches.maps import map_schedule
-from modelc.space.sketches.prepare import consumers_of, output_strides
+from modelc.space.tiling.operations import operations
 from modelc.target import Intrinsic, Target
 
 Bools = NDArray[np.bool_]
@@ -102,9 +101,9 @@ class Unit(ABC):
     def packing(self, tiled: Tiled, read: Access, knobs: TiledKnobs) -> Layout | None:
         """How a constant operand, or a copy of a computed one, is stored; None: as it is."""
 
-    def copy(self, tiled: Tiled, block: Block, at: Inside | Root, scope: str) -> BlockSchedule:
-        """The loops of a Block that makes a padded or packed copy."""
-        return map_schedule(tiled.task, block, tiled.target, at, scope)
+    def copy(self, tiled: Tiled, block: Block, at: Inside | Root, scope: str) -> BlockSchedule | None:
+        """The loops of a Block that packs a copy in the unit's order; None: the loops of any map."""
+        return None
 
     @abstractmethod
     def epilogue(self, tiled: Tiled, consumer: Block, at: Inside, knobs: TiledKnobs) -> BlockSchedule:
@@ -200,9 +199,9 @@ class Tiled:
         return [r for r in self.reads if r.strides[self.vector] != 0]
 
     def reduction_order(self) -> list[str]:
-        """Reduction iterators, the one that is contiguous in an operand innermost; but those that slide along the rows
-        of a register tile outside: where they are unrolled, LLVM keeps the elements that rows have in common in
-        registers that the accumulators need."""
+        """Reduction iterators from the outermost: the one contiguous in an operand is innermost, but iterators that
+        slide along the rows of a register tile go outside. LLVM would keep the elements that rows share in registers
+        that the accumulators need, if these were unrolled."""
 
         def nearest(name: str) -> int:
             steps = [abs(s) for r in self.reads if (s := r.strides[name]) and r.load.buffer not in self.task.constants]
@@ -214,6 +213,13 @@ class Tiled:
 
         names = [i.name for i in self.anchor.reduction if i.extent > 1]
         return sorted(names, key=lambda n: (not slides(n), nearest(n)))
+
+    def whole(self, chunk: Ints, rows: Ints) -> Ints:
+        """Chunks [P] in whole register tiles of `rows` [P x row iterators], and no more of them than there are."""
+        if not self.inside:
+            return chunk
+        least, extent = rows[:, 0], self.ranges[self.inside[0]]
+        return np.asarray(np.minimum(np.maximum(chunk // least, 1) * least, -(-extent // least) * least), np.int64)
 
     # --- loops ----------------------------------------------------------------------------------------------------
 
@@ -273,9 +279,9 @@ class Tiled:
         return most_words(self.anchor)
 
     def unrolled_registers(self, knobs: TiledKnobs, steps: int) -> int:
-        """What LLVM keeps in registers where so many steps are unrolled: vectors of the next step are loaded with those
-        of the first. Of small tiles they are not, but sums of a single vector go into the registers of scalars that are
-        broadcast, which nothing else multiplies."""
+        """Registers that LLVM uses for `steps` unrolled reduction steps. It loads the vectors of the next step with
+        those of the first, except in small tiles; there the sums of a single vector also occupy the registers of
+        broadcast scalars, which have no other reader."""
         accumulators = prod(c for _, c in knobs.rows) * knobs.vectors
         if not self.small:
             return accumulators + min(steps * knobs.vectors, CLUSTERED) + 2  # two for broadcasts
