@@ -11,32 +11,22 @@ from dataclasses import dataclass
 from modelc.ir.affine import linear, simplify
 from modelc.ir.block import Block, Buffer, Task
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, loads, op, variables
-from modelc.ir.layout import Layout
 from modelc.target import Target
 
 MOST_STEP = 4  # elements from one lane to the next, where vectors are taken out of a few that are loaded whole
 
 
-def flat_index(
-    task: Task, access: Load, ranges: Mapping[str, int], layouts: Mapping[str, Layout] | None = None
-) -> Expr:
+def flat_index(task: Task, access: Load, ranges: Mapping[str, int]) -> Expr:
     """The element offset of an access in its storage."""
-    buffer = task.buffer(access.buffer)
-    layout = (layouts or {}).get(buffer.name, buffer.layout)
-    indices = layout.apply(access.indices, buffer.shape)
-    strides = buffer.physical_strides if layout == buffer.layout else _compact(layout.shape(buffer.shape))
-    flat: Expr = op("mul", 0, 0)
-    for index, stride in zip(indices, strides, strict=True):
-        flat = op("add", flat, op("mul", index, stride))
+    return element_offset(task.buffer(access.buffer), access, ranges)
+
+
+def element_offset(buffer: Buffer, access: Load, ranges: Mapping[str, int]) -> Expr:
+    """The same of an access to `buffer`."""
+    flat: Expr = Const(0)
+    for index, step in zip(buffer.layout.apply(access.indices, buffer.shape), buffer.physical_strides, strict=True):
+        flat = op("add", flat, op("mul", index, step))
     return simplify(flat, ranges)
-
-
-def _compact(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for n in reversed(shape):
-        strides.append(step)
-        step *= n
-    return tuple(reversed(strides))
 
 
 def stride(flat: Expr, iterator: str) -> int | None:

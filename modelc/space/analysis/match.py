@@ -19,10 +19,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from modelc.ir.affine import Linear, bounds, linear, simplify
+from modelc.ir.affine import Linear, bounds, linear
 from modelc.ir.block import Block, Buffer
-from modelc.ir.expr import Const, Expr, Load, Op, Var, loads, op, variables
+from modelc.ir.expr import Expr, Load, Op, Var, loads, variables
 from modelc.ir.layout import Layout
+from modelc.space.analysis.access import element_offset
 from modelc.target import Intrinsic
 from modelc.target.binding import bindings
 
@@ -160,7 +161,9 @@ def _iterators(
     def chi(iterator: str, accesses: Mapping[str, Load]) -> tuple[bool, ...]:
         return tuple(iterator in variables(accesses[name]) for name in names)
 
-    flats = {name: _flat(buffers[access.buffer], access, block.ranges) for name, access in operands.items()}
+    flats = {
+        name: linear(element_offset(buffers[access.buffer], access, block.ranges)) for name, access in operands.items()
+    }
     fixed = {n: flat for n, flat in flats.items() if operands[n].buffer not in constants}
     groups, grouped = [], set()
     for it in semantics.iters:
@@ -218,15 +221,6 @@ def _moves(name: str, ranges: Mapping[str, int], flats: Iterable[Linear | None])
     moving = [flat for flat in flats if flat is not None and name in variables(flat.expr())]
     steps = [abs(flat.coefficient(Var(name))) for flat in moving]
     return ranges[name] > 1, all(_even(flat, name) for flat in moving), -min(steps, default=0)
-
-
-def _flat(buffer: Buffer, access: Load, ranges: Mapping[str, int]) -> Linear | None:
-    """The element that an access reaches, as a linear form; None if it is none."""
-    flat: Expr = Const(0)
-    indices = buffer.layout.apply(access.indices, buffer.shape)
-    for index, stride in zip(indices, buffer.physical_strides, strict=True):
-        flat = op("add", flat, op("mul", index, stride))
-    return linear(simplify(flat, ranges))
 
 
 def _even(flat: Linear, name: str) -> bool:

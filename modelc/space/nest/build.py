@@ -94,12 +94,7 @@ class Site:
 def build_nest(task: Task, candidate: Candidate, line: int = 64) -> Nest:
     """The loop tree of `task` scheduled by `candidate`, whose prefetches go by cache lines of `line` bytes. Raises
     InvalidIR if the candidate does not fit the task."""
-    return nest_of(derive(task, candidate.stages), candidate, line)
-
-
-def nest_of(derived: Task, candidate: Candidate, line: int) -> Nest:
-    """The same of the Task that the candidate's stages have derived."""
-    return _Builder(derived, candidate, line).nest()
+    return _Builder(derive(task, candidate.stages), candidate, line).nest()
 
 
 class _Builder:

@@ -23,7 +23,7 @@ from modelc.ir.loop import Loop
 from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.match import CannotPack, Group, Match, matches
 from modelc.space.cost.step import step_cycles, tile_step_cycles
-from modelc.space.rules.extend import extendable
+from modelc.space.rules.rule import sole_map
 from modelc.space.sketches.packing import packed_operand
 from modelc.space.sketches.tensorized import (
     LEAST_EFFICIENCY,
@@ -154,7 +154,7 @@ def _filled(task: Task, match: Match, group: Group, packed: Collection[str]) -> 
         dims = [d for d, i in enumerate(read.indices) if name in variables(i)]
         if not all(read.indices[d] == Var(name) for d in dims) or len(dims) > 1:
             return False
-        if dims and read.buffer not in packed and extendable(task, read.buffer, dims[0]) is None:
+        if dims and read.buffer not in packed and sole_map(task, read.buffer, dims[0]) is None:
             return False
     return True
 
