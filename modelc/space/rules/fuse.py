@@ -25,28 +25,18 @@ from numpy.typing import NDArray
 from modelc.ir.affine import bounds, simplify
 from modelc.ir.block import Block, Iter, Task
 from modelc.ir.expr import Expr, Load, Op, Var, op, rewrite, variables
-from modelc.ir.factors import factors_of
 from modelc.ir.scalar import OPERATIONS
-from modelc.space.rules.rule import DoesNotApply, exchanged, plain_block, replaced, unused
+from modelc.space.rules.rule import DoesNotApply, contracted, exchanged, plain_block, replaced, unused
 
 
 def factors(task: Task, block: Block) -> tuple[Load, Load] | None:
-    """(data, constant), where the Block is a sum of their products, each cast or not, and alone reads the constant."""
-    body = block.body[0]
-    if block.aggregation != "add" or len(block.body) > 1 or not isinstance(body, Op) or body.name != "mul":
+    """(data, constant), where the Block is a sum of their products and alone reads the constant, stored row-major."""
+    operands = contracted(task, block)
+    if operands is None:
         return None
-    multiplied = factors_of(body)
-    if len(multiplied) != 2:
-        return None
-    a, b = multiplied
-    if not isinstance(a, Load) or not isinstance(b, Load):
-        return None
-    data, constant = (b, a) if a.buffer in task.constants else (a, b)
-    if data.buffer in task.constants or constant.buffer not in task.constants:
-        return None
-    stored = task.buffer(constant.buffer)
+    stored = task.buffer(operands[1].buffer)
     alone = sum(stored.name in b.buffers_read for b in task.blocks) == 1
-    return (data, constant) if alone and stored.strides is None and not stored.layout.primitives else None
+    return operands if alone and stored.strides is None and not stored.layout.primitives else None
 
 
 def fusible(block: Block, constant: Load, name: str) -> bool:

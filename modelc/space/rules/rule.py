@@ -10,7 +10,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
-from modelc.ir.expr import Expr, Load, Var
+from modelc.ir.expr import Expr, Load, Op, Var
+from modelc.ir.factors import factors_of
 from modelc.ir.layout import Layout, stored_in
 from modelc.target import Target
 
@@ -130,6 +131,17 @@ def sole_map(task: Task, buffer: str, dim: int) -> Block | None:
     (writer,) = writers
     index = writer.writes[0].indices[dim]
     return writer if isinstance(index, Var) and writer.ranges[index.name] == source.shape[dim] else None
+
+
+def contracted(task: Task, block: Block) -> tuple[Load, Load] | None:
+    """(data, constant), where `block` is a sum of their products, each cast or not; None if it is not."""
+    body = block.body[0]
+    if block.aggregation != "add" or len(block.body) > 1 or not isinstance(body, Op) or body.name != "mul":
+        return None
+    operands = sorted((x for x in factors_of(body) if isinstance(x, Load)), key=lambda x: x.buffer in task.constants)
+    if len(factors_of(body)) != 2 or [x.buffer in task.constants for x in operands] != [False, True]:
+        return None
+    return operands[0], operands[1]
 
 
 def sole_consumer(task: Task, anchor: Block) -> tuple[Block, Load]:

@@ -33,9 +33,18 @@ from numpy.typing import NDArray
 
 from modelc.ir.affine import bounds, linear, simplify
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
-from modelc.ir.expr import Const, Expr, Load, Op, Var, op, select, variables
+from modelc.ir.expr import Const, Expr, Load, Var, op, select, variables
 from modelc.ir.layout import Layout, stored_in
-from modelc.space.rules.rule import DoesNotApply, exchanged, fresh, reindexed, replaced, sole_consumer, unused
+from modelc.space.rules.rule import (
+    DoesNotApply,
+    contracted,
+    exchanged,
+    fresh,
+    reindexed,
+    replaced,
+    sole_consumer,
+    unused,
+)
 from modelc.space.rules.sums import Matrix, matrix_times
 
 LEVELS = (1, 2)  # how often matrices are cut in halves
@@ -105,15 +114,11 @@ class Operands:
 
 def operands(task: Task, block: AnyBlock) -> Operands | None:
     """Those of `block` where it sums products of a computed operand and a constant in float32; or None."""
-    if not isinstance(block, Block) or block.aggregation != "add" or len(block.body) > 1 or block.where:
+    product = None if not isinstance(block, Block) or block.where else contracted(task, block)
+    if not isinstance(block, Block) or product is None:
         return None
-    body = block.body[0]
-    if not isinstance(body, Op) or body.name != "mul" or not all(isinstance(x, Load) for x in body.args):
-        return None
-    data, kernel = sorted((x for x in body.args if isinstance(x, Load)), key=lambda x: x.buffer in task.constants)
+    data, kernel = product
     buffers = [task.buffer(x.buffer) for x in (data, kernel, *block.writes)]
-    if data.buffer in task.constants or kernel.buffer not in task.constants:
-        return None
     if any(b.dtype != "float32" for b in buffers) or buffers[1].strides is not None:
         return None
     if not all(isinstance(i, Var | Const) for i in block.writes[0].indices):
