@@ -14,7 +14,7 @@ from modelc.ir.candidate import Candidate
 from modelc.ir.nest import Nest
 from modelc.ir.verify_nest import verify_nest
 from modelc.policy import Policy
-from modelc.space.check import check_knobs, check_scratch, check_unrolled, derived_by
+from modelc.space.check import check_knobs, check_sizes, derived_by
 from modelc.space.construct import Constructed, constructed
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import rules
@@ -49,8 +49,7 @@ def accepted(task: Task, candidate: Candidate, target: Target, verify: bool = Tr
     derived = derived_by(task, candidate.stages)
     check_knobs(derived, candidate)
     nest = build_nest(task, candidate, target.caches[0].line)
-    check_unrolled(nest)
-    check_scratch(nest)
+    check_sizes(nest)
     if verify:
         verify_nest(nest, derived)
     return Chosen(candidate, derived, nest)
