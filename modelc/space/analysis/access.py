@@ -16,13 +16,8 @@ from modelc.target import Target
 MOST_STEP = 4  # elements from one lane to the next, where vectors are taken out of a few that are loaded whole
 
 
-def flat_index(task: Task, access: Load, ranges: Mapping[str, int]) -> Expr:
-    """The element offset of an access in its storage."""
-    return element_offset(task.buffer(access.buffer), access, ranges)
-
-
-def element_offset(buffer: Buffer, access: Load, ranges: Mapping[str, int]) -> Expr:
-    """The same of an access to `buffer`."""
+def flat_index(buffer: Buffer, access: Load, ranges: Mapping[str, int]) -> Expr:
+    """The element offset of an access in the storage of its buffer."""
     flat: Expr = Const(0)
     for index, step in zip(buffer.layout.apply(access.indices, buffer.shape), buffer.physical_strides, strict=True):
         flat = op("add", flat, op("mul", index, step))
@@ -80,7 +75,7 @@ def accesses(task: Task, block: Block) -> tuple[tuple[Access, ...], tuple[Access
 def _access(task: Task, block: Block, load: Load) -> Access:
     steps = _linear_strides(task.buffer(load.buffer), load, block)
     if steps is None:
-        flat = flat_index(task, load, block.ranges)
+        flat = flat_index(task.buffer(load.buffer), load, block.ranges)
         steps = {i.name: stride(flat, i.name) for i in block.iters}
     return Access(load, steps)
 

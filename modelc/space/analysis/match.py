@@ -23,7 +23,7 @@ from modelc.ir.affine import Linear, bounds, linear
 from modelc.ir.block import Block, Buffer
 from modelc.ir.expr import Expr, Load, Op, Var, loads, variables
 from modelc.ir.layout import Layout
-from modelc.space.analysis.access import element_offset
+from modelc.space.analysis.access import flat_index
 from modelc.target import Intrinsic
 from modelc.target.binding import bindings
 
@@ -130,7 +130,7 @@ def _iterators(
         return tuple(iterator in variables(accesses[name]) for name in names)
 
     flats = {
-        name: linear(element_offset(buffers[access.buffer], access, block.ranges)) for name, access in operands.items()
+        name: linear(flat_index(buffers[access.buffer], access, block.ranges)) for name, access in operands.items()
     }
     fixed = {n: flat for n, flat in flats.items() if operands[n].buffer not in constants}
     groups, grouped = [], set()
