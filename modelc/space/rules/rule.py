@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 from numpy.typing import NDArray
@@ -60,7 +60,7 @@ def exchanged(task: Task, old: Block, *new: AnyBlock) -> list[AnyBlock]:
 def fresh(task: Task, base: str) -> str:
     """A name that no buffer or block of `task` has: `base`, or with a number."""
     taken = {b.name for b in task.buffers} | {b.name for b in task.blocks}
-    return next(name for name in (base, *(f"{base}_{k}" for k in count(1))) if name not in taken)
+    return next(name for name in chain([base], (f"{base}_{k}" for k in count(1))) if name not in taken)
 
 
 def unused(name: str, taken: Container[str]) -> str:
