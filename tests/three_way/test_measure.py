@@ -36,7 +36,7 @@ from modelc.measure.pool import Builder
 from modelc.measure.runner import Runner
 from modelc.package import compile_kernel, emulator, find_toolchain, link_kernel
 from modelc.scratch import remove_temporary
-from modelc.space.choose import candidates, chosen
+from modelc.space.choose import chosen
 from modelc.space.rules import derivation
 from modelc.space.rules.rule import Rule
 from modelc.target import Target, load_target
@@ -343,7 +343,7 @@ def test_samples_go_through_places_in_which_what_is_read_was_just_written(thread
 def test_threads_give_the_same(measurer: Measurer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurer.bench, "setting", Setting(threads=2))
     task = task_of("Conv", {"pads": [1] * 4}, [(1, 64, 28, 28), (64, 64, 3, 3)], (1,), True)
-    (one,) = measurer.measure(measurer.subject(task), [next(candidates(task, host_target()))])
+    (one,) = measurer.measure(measurer.subject(task), [chosen(task, host_target()).candidate])
     assert one.ok, one
 
 
