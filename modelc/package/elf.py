@@ -36,6 +36,11 @@ def elf_header(data: bytes, what: str) -> tuple[int, int]:
     return struct.unpack_from("<H", data, 18)[0], 32 * data[4]
 
 
+def text_at(data: bytes, begin: int) -> str:
+    """A text of C. Raises ValueError where it does not end."""
+    return data[begin : data.index(b"\0", begin)].decode()
+
+
 def shared_library(data: bytes, what: str) -> SharedLibrary:
     """What the dynamic section says. Raises ToolchainError where there is none, or it is damaged."""
     _, bits = elf_header(data, what)
@@ -46,8 +51,7 @@ def shared_library(data: bytes, what: str) -> SharedLibrary:
         strings = _offset(segments, tags[_STRINGS])
 
         def text(at: int) -> str:
-            begin = strings + at
-            return data[begin : data.index(b"\0", begin)].decode()
+            return text_at(data, strings + at)
 
         needed = tuple(text(value) for tag, value in entries if tag == _NEEDED)
         versions = []
@@ -99,18 +103,21 @@ def _offset(segments: list[tuple[int, int, int, int]], address: int) -> int:
     raise ValueError(address)
 
 
+def _sections(data: bytes) -> list[tuple[int, ...]]:
+    """Name, kind, flags, address, offset, bytes, linked section, information, alignment, bytes of an entry."""
+    wide = data[4] == 2
+    start = struct.unpack_from("<Q", data, 40)[0] if wide else struct.unpack_from("<I", data, 32)[0]
+    size, count = struct.unpack_from("<HH", data, 58 if wide else 46)
+    return [struct.unpack_from("<IIQQQQIIQQ" if wide else "<10I", data, start + k * size) for k in range(count)]
+
+
 def undefined_symbols(data: bytes, what: str) -> tuple[str, ...]:
     """The names that an object wants from what it is linked with, but for those that it can do without (weak ones).
     Raises ToolchainError where it is damaged."""
     _, bits = elf_header(data, what)
     wide = bits == 64
     try:
-        start = struct.unpack_from("<Q", data, 40)[0] if wide else struct.unpack_from("<I", data, 32)[0]
-        size, count = struct.unpack_from("<HH", data, 58 if wide else 46)
-        sections = [
-            struct.unpack_from("<IIQQQQIIQQ" if wide else "<IIIIIIIIII", data, start + k * size) for k in range(count)
-        ]
-        names = set()
+        sections, names = _sections(data), set()
         for _, kind, _, _, offset, length, link, _, _, entry in sections:
             if kind != _SYMBOLS:
                 continue
@@ -119,9 +126,8 @@ def undefined_symbols(data: bytes, what: str) -> tuple[str, ...]:
                 name = struct.unpack_from("<I", data, at)[0]
                 binding = data[at + (4 if wide else 12)] >> 4
                 section = struct.unpack_from("<H", data, at + (6 if wide else 14))[0]
-                begin = strings + name
                 if section == 0 and binding != _WEAK:
-                    names.add(data[begin : data.index(b"\0", begin)].decode())
+                    names.add(text_at(data, strings + name))
         return tuple(sorted(names - {"", "_GLOBAL_OFFSET_TABLE_"}))
     except (IndexError, ValueError, struct.error):
         raise ToolchainError(f"{what} is no object") from None
@@ -131,15 +137,11 @@ def code_bytes(data: bytes) -> int:
     """Of the instructions in a shared library or an object; 0 for another file."""
     if data[:4] != b"\x7fELF":
         return sum(map(code_bytes, members(data))) if data[:8] == b"!<arch>\n" else 0
-    wide = data[4] == 2
     try:
-        start = struct.unpack_from("<Q", data, 40)[0] if wide else struct.unpack_from("<I", data, 32)[0]
-        size, count = struct.unpack_from("<HH", data, 58 if wide else 46)
-        form = "<IIQQQQ" if wide else "<IIIIII"
-        sections = [struct.unpack_from(form, data, start + k * size) for k in range(count)]
+        sections = _sections(data)
     except struct.error:
         return 0
-    return sum(length for _, kind, flags, _, _, length in sections if kind == _BITS and flags & _EXECUTABLE)
+    return sum(length for _, kind, flags, _, _, length, *_ in sections if kind == _BITS and flags & _EXECUTABLE)
 
 
 def members(archive: bytes) -> Iterator[bytes]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from modelc.errors import ToolchainError
+from modelc.package.elf import text_at
 
 _MACHO, _PE, _WASM = b"\xcf\xfa\xed\xfe", b"MZ", b"\0asm\1\0\0\0"
 _MACHINES = {0x8664: "x86-64", 0xAA64: "AArch64", 0x01000007: "x86-64", 0x0100000C: "AArch64"}
@@ -77,11 +78,7 @@ def _coff_name(data: bytes, at: int, strings: int) -> str:
     """A name of at most 8 bytes lies there, a longer one in the table of strings."""
     if data[at : at + 4] != b"\0\0\0\0":
         return data[at : at + 8].rstrip(b"\0").decode()
-    return _text(data, strings + struct.unpack_from("<I", data, at + 4)[0])
-
-
-def _text(data: bytes, begin: int) -> str:
-    return data[begin : data.index(b"\0", begin)].decode()
+    return text_at(data, strings + struct.unpack_from("<I", data, at + 4)[0])
 
 
 def _macho_commands(data: bytes) -> Iterator[tuple[int, int]]:
@@ -103,7 +100,7 @@ def _macho_symbols(data: bytes) -> Iterator[tuple[str, bool]]:
         for entry in range(table, table + 16 * count, 16):
             name, flags = struct.unpack_from("<IB", data, entry)
             if flags & external and not flags & debugging:
-                yield _text(data, strings + name).removeprefix("_"), flags & kinds != 0
+                yield text_at(data, strings + name).removeprefix("_"), flags & kinds != 0
 
 
 def _wasm_sections(data: bytes) -> Iterator[tuple[int, int, int]]:

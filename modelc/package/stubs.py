@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from modelc.package.objects import kept
+from modelc.package.objects import kept, lasting_folder
 from modelc.package.toolchain import Toolchain
 from modelc.scratch import TemporaryFolder
 
@@ -21,22 +21,14 @@ C = re.findall(
     "__cxa_finalize __errno_location __getauxval abort calloc clock_gettime close dl_iterate_phdr fclose fgets fopen "
     "fork free getauxval getpid lseek madvise malloc memcmp memcpy memmove memset mmap munmap open posix_memalign "
     "raise read secure_getenv sigdelset sigfillset signal snprintf strchr strcmp strcspn strerror strlen strncmp "
-    "strrchr strspn strstr syscall sysconf waitpid _exit __stack_chk_fail __stack_chk_guard ",
+    "strrchr strspn strstr syscall sysconf waitpid _exit __stack_chk_fail __stack_chk_guard",
 )
-THREADS = [
-    "pthread_cond_broadcast",
-    "pthread_cond_destroy",
-    "pthread_cond_init",
-    "pthread_cond_signal",
-    "pthread_cond_wait",
-    "pthread_create",
-    "pthread_join",
-    "pthread_mutex_destroy",
-    "pthread_mutex_init",
-    "pthread_mutex_lock",
-    "pthread_mutex_unlock",
+THREADS = re.findall(
+    r"\w+",
+    "pthread_cond_broadcast pthread_cond_destroy pthread_cond_init pthread_cond_signal pthread_cond_wait "
+    "pthread_create pthread_join pthread_mutex_destroy pthread_mutex_init pthread_mutex_lock pthread_mutex_unlock "
     "pthread_sigmask",
-]
+)
 FUNCTIONS = re.findall(
     r"\w+",
     "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs fdim floor fma "
@@ -53,11 +45,7 @@ LATER: Mapping[str, Mapping[str, str]] = {  # functions that came after the firs
         "memcpy": "2.14",
         "secure_getenv": "2.17",
     },
-    "arm": {
-        "clock_gettime": "2.17",
-        "getauxval": "2.16",
-        "secure_getenv": "2.17",
-    },
+    "arm": {"clock_gettime": "2.17", "getauxval": "2.16", "secure_getenv": "2.17"},
 }
 FIRST = {"x86_64": "2.2.5", "aarch64": "2.17", "arm": "2.4", "riscv64": "2.27"}
 THREAD_LOCAL = {  # what finds a thread's own variables: the dynamic linker, and the version of its function
@@ -79,8 +67,7 @@ def linking_old(toolchain: Toolchain) -> tuple[str, ...]:
 @cache
 def _stubs(toolchain: Toolchain) -> Path:
     """The folder of these libraries, which is there until this process ends."""
-    folder, machine = TemporaryFolder("stubs"), toolchain.machine.name
-    _folders.append(folder)
+    folder, machine = lasting_folder(), toolchain.machine.name
 
     def of_glibc(file: str, soname: str, names: Sequence[str]) -> _Library:
         versions: dict[str, list[str]] = {}
@@ -98,11 +85,8 @@ def _stubs(toolchain: Toolchain) -> Path:
         libraries.append(_library(soname, soname, {version: ["__tls_get_addr"]}))
     texts = [*FLAGS, *(text for library in libraries for text in library)]
     for file, data in kept(toolchain, texts, lambda: _made(toolchain, libraries)).items():
-        Path(folder.name, file).write_bytes(data)
-    return Path(folder.name)
-
-
-_folders: list[TemporaryFolder] = []
+        (folder / file).write_bytes(data)
+    return folder
 
 
 class _Library(NamedTuple):
