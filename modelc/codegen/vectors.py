@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from modelc.codegen.lean_tvm import tx
-from modelc.codegen.math.code import tir_dtype
+from modelc.codegen.lean_tvm import tvm, tx
+from modelc.codegen.math.code import COMPARED, tir_dtype
 from modelc.ir.expr import DTYPES, NARROW, Const
 
 INDEX_OPS: dict[str, Callable[..., Any]] = {  # plain nodes, which TVM understands when it looks for aligned ramps
@@ -21,12 +21,7 @@ INDEX_OPS: dict[str, Callable[..., Any]] = {  # plain nodes, which TVM understan
     "mod": tx.FloorMod,
     "min": tx.Min,
     "max": tx.Max,
-    "lt": tx.LT,
-    "le": tx.LE,
-    "gt": tx.GT,
-    "ge": tx.GE,
-    "eq": tx.EQ,
-    "ne": tx.NE,
+    **COMPARED,
 }
 
 
@@ -74,6 +69,13 @@ def local_buffer(elements: int, dtype: str, name: str) -> Any:
     return tx.decl_buffer((int32(elements),), dtype, name, scope="local", layout=None)  # TVM takes 20 us for a layout
 
 
+def parameter(name: str, dtype: str, elements: int, alignment: int) -> tuple[Any, Any, Any]:
+    """(a pointer that a function takes, the buffer that it points to, the statement that says so)."""
+    pointer = tx.Var(name, tvm.ir.PointerType(tvm.ir.PrimType(dtype)))
+    buffer = tx.decl_buffer((elements,), dtype, f"{name}_", data_alignment=alignment)
+    return pointer, buffer, tx.DeclBuffer(buffer, data=pointer)
+
+
 def held(var: Any, value: Any) -> list[Any]:
     """Statements that name a value. It goes through a stack slot (which LLVM dissolves), because TVM's analysis would
     substitute a bound value into whatever uses it, again and again."""
@@ -87,10 +89,8 @@ def widen(value: Any, lanes: int, wanted: int) -> Any:
     return value if lanes == wanted else tx.Broadcast(value, wanted)
 
 
-def lanes_at(value: Any, which: range, lanes: int) -> Any:
+def lanes_at(value: Any, which: range) -> Any:
     """Some lanes of a vector."""
-    if len(which) == 1:
-        return tx.Shuffle([value], [int32(which[0])])
     return tx.Shuffle([value], [int32(k) for k in which])
 
 
@@ -106,12 +106,12 @@ def halved(
     while lanes > 1:
         values = [bound(v) for v in values]
         if lanes % 2:
-            left_over.append([lanes_at(v, range(lanes - 1, lanes), lanes) for v in values])
-            values = [lanes_at(v, range(lanes - 1), lanes) for v in values]
+            left_over.append([lanes_at(v, range(lanes - 1, lanes)) for v in values])
+            values = [lanes_at(v, range(lanes - 1)) for v in values]
             lanes -= 1
             continue
         half = lanes // 2
-        low, high = ([lanes_at(v, part, lanes) for v in values] for part in (range(half), range(half, lanes)))
+        low, high = ([lanes_at(v, part) for v in values] for part in (range(half), range(half, lanes)))
         values, lanes = combine(low, high, half), half
     for extra in left_over:
         values = combine(values, extra, 1)

@@ -47,6 +47,10 @@ class Application:
         return {i.name: loop.var for i, loop in zip(taken, self.loops, strict=True)}
 
     @property
+    def written(self) -> str:
+        return self.leaf.writes[0].buffer
+
+    @property
     def ranges(self) -> dict[str, int]:
         """The loops' variables and extents."""
         return {loop.var: loop.extent for loop in self.loops}
@@ -101,21 +105,13 @@ def applications(body: tuple[Stmt, ...], intrinsics: Sequence[Intrinsic]) -> Ite
 
 def accumulating(region: Region, body: tuple[Stmt, ...], intrinsics: Sequence[Intrinsic]) -> list[Application]:
     """What adds to the Region."""
-    applied = applications(body, intrinsics)
-    return [
-        application
-        for application in applied
-        if application.leaf.part == "update" and application.leaf.writes[0].buffer == region.name
-    ]
+    return [x for x in applications(body, intrinsics) if x.leaf.part == "update" and x.written == region.name]
 
 
 def stores_accumulators(region: Region, body: tuple[Stmt, ...], intrinsics: Sequence[Intrinsic]) -> bool:
     """Whether tile registers are stored to the Region."""
-    assigning = (application for application in applications(body, intrinsics) if application.leaf.part == "assign")
-    return any(
-        application.intrinsic.tiles is not None and application.leaf.writes[0].buffer == region.name
-        for application in assigning
-    )
+    assigning = (x for x in applications(body, intrinsics) if x.leaf.part == "assign")
+    return any(x.intrinsic.tiles is not None and x.written == region.name for x in assigning)
 
 
 # --- where operands are -------------------------------------------------------------------------------------------

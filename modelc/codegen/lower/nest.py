@@ -9,8 +9,9 @@ becomes one stack slot per vector, which LLVM promotes to registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from math import prod
 from typing import Any
 
@@ -45,7 +46,6 @@ from modelc.codegen.lower.places import (
     Memory,
     Registers,
     Scope,
-    Storage,
     bind,
     load_slots,
     number,
@@ -53,8 +53,8 @@ from modelc.codegen.lower.places import (
     stored_dtype,
 )
 from modelc.codegen.lower.transpose import crossed
-from modelc.codegen.math.llvm_text import importing
-from modelc.codegen.vectors import constant, halved, int32, integer, local_buffer, sequence, widen
+from modelc.codegen.math.llvm_text import importing, with_texts
+from modelc.codegen.vectors import constant, halved, int32, integer, local_buffer, parameter, sequence, widen
 from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, bounds, simplify
 from modelc.ir.block import AGGREGATIONS
@@ -126,20 +126,17 @@ class _Lowering(Expressions):
         regions = phase_regions(self.nest, self.body)
         params, storage = [], {}
         for region in regions:
-            dtype = stored_dtype(region.dtype)
-            pointer = tx.Var(region.name, tvm.ir.PointerType(tvm.ir.PrimType(dtype)))
-            size = region.bytes // DTYPES[region.dtype].itemsize
-            buffer = tx.decl_buffer(
-                (max(size, 1),), dtype, f"{region.name}_", data_alignment=DTYPES[region.dtype].itemsize
-            )
-            self.declared.append(tx.DeclBuffer(buffer, data=pointer))
+            itemsize = DTYPES[region.dtype].itemsize
+            elements = max(region.bytes // itemsize, 1)
+            pointer, buffer, declared = parameter(region.name, stored_dtype(region.dtype), elements, itemsize)
+            self.declared.append(declared)
             params.append(pointer)
             storage[region.name] = Memory(region, buffer)
         begin, end = tx.Var("begin", "int32"), tx.Var("end", "int32")
         scope = Scope(storage=storage)
         first = self.body[0] if len(self.body) == 1 else None
         before = self.shaping(self.body)
-        with importing() as functions:
+        with importing() as texts:
             if isinstance(first, For) and first.tag == "parallel":
                 extent = first.extent
                 inner = bind(scope, first.var, Var(first.var), extent)
@@ -150,7 +147,7 @@ class _Lowering(Expressions):
                 extent, code = 1, self.block(self.body, scope)
         if self.open is not None:
             code = [*before, *code, release(self.open.intrinsic)]
-        body = functions.around(imported(self.applied.values(), sequence([*self.declared, *code])))
+        body = with_texts(texts, imported(self.applied.values(), sequence([*self.declared, *code])))
         function = tx.PrimFunc([*params, self.scratch, begin, end], body)
         function = function.with_attr("global_symbol", self.symbol).with_attr("tirx.noalias", not in_place(self.nest))
         args, applied = tuple(r.name for r in regions), tuple(self.applied.values())
@@ -321,33 +318,22 @@ class _Lowering(Expressions):
         place = scope.storage[held.buffer]
         if isinstance(place, TileFile):
             return on_tiles(application, accesses, place, offset, locate)
+        assert isinstance(place, Registers | Slots)
         accumulator = intrinsic.accumulator
         first, _ = steps(accumulator, offset(held), names)
         lanes = accumulator.type.lanes
         if leaf.part == "assign":
             there, _ = locate(accumulator, leaf.writes[0])
-            return store(accumulator, there, self.load_accumulator(place, first, lanes))
+            return store(accumulator, there, load_slots(place, number(first), 1, lanes))
         if leaf.part == "init":
             value = widen(constant(Const(0, accumulator.dtype)), 1, lanes)
         else:
-            operands: dict[str, Any] = {accumulator.name: self.load_accumulator(place, first, lanes)}
+            operands: dict[str, Any] = {accumulator.name: load_slots(place, number(first), 1, lanes)}
             for name, access in accesses.items():
                 if name != accumulator.name:
                     operands[name], _ = locate(intrinsic.operand(name), access)
             value = emit(intrinsic, operands)
-        return [self.store_accumulator(place, first, value, lanes)]
-
-    def load_accumulator(self, place: Storage, first: Linear | Expr, lanes: int) -> Any:
-        if isinstance(place, Slots):
-            return tx.BufferLoad(place.at(number(first)), [tx.Ramp(int32(0), int32(1), lanes)])
-        assert isinstance(place, Registers)
-        return load_slots(place, number(first), 1, lanes)
-
-    def store_accumulator(self, place: Storage, first: Linear | Expr, value: Any, lanes: int) -> Any:
-        if isinstance(place, Slots):
-            return tx.BufferStore(place.at(number(first)), value, [tx.Ramp(int32(0), int32(1), lanes)])
-        assert isinstance(place, Registers)
-        return store_slots(place, number(first), 1, value, lanes)
+        return [store_slots(place, number(first), 1, value, lanes)]
 
     # --- leaves ---------------------------------------------------------------------------------------------------
 
@@ -358,29 +344,29 @@ class _Lowering(Expressions):
     def scalar_stores(self, leaf: Leaf, scope: Scope) -> list[Any]:
         values = [self.value(b, scope)[0] for b in leaf.body]
         if leaf.part == "update":
-            values = self.combined(leaf, values, scope)
+            values = self.with_stored(leaf, values, scope)
         return [self.store(w, v, scope, 1) for w, v in zip(leaf.writes, values, strict=True)]
 
     def guarded(self, leaf: Leaf, stores: list[Any], scope: Scope) -> list[Any]:
         if not leaf.where:
             return stores
-        condition = self.value(leaf.where[0], scope)[0]
-        for c in leaf.where[1:]:
-            condition = tx.And(condition, self.value(c, scope)[0])
-        return [tx.IfThenElse(condition, sequence(stores), None)]
+        return [tx.IfThenElse(self.all_of(leaf.where, scope), sequence(stores), None)]
 
-    def combined(self, leaf: Leaf, values: list[Any], scope: Scope, lanes: int = 1) -> list[Any]:
+    def all_of(self, conditions: Iterable[Expr], scope: Scope) -> Any:
+        return reduce(tx.And, [self.value(c, scope)[0] for c in conditions])
+
+    def with_stored(self, leaf: Leaf, values: list[Any], scope: Scope, lanes: int = 1) -> list[Any]:
         """What is stored already, combined with `values`."""
-        held = [self.load(w, scope) for w in leaf.writes]
-        current = [widen(v, n, lanes) for v, n in held]
-        names = [f"held{i}" for i in range(len(values))], [f"new{i}" for i in range(len(values))]
-        values_by_name = dict(zip((*names[0], *names[1]), map(self.bound, (*current, *values)), strict=True))
-        combined = AGGREGATIONS[leaf.aggregation].combine(
-            tuple(Load(n, ()) for n in names[0]), tuple(Load(n, ()) for n in names[1])
-        )
-        dtypes = [self.dtypes[w.buffer] for w in leaf.writes]
-        kinds = dict(zip((*names[0], *names[1]), (*dtypes, *dtypes), strict=True))
-        return [self.known_value(c, values_by_name, kinds, lanes) for c in combined]
+        return self.combined(leaf, [widen(*self.load(w, scope), lanes) for w in leaf.writes], values, lanes)
+
+    def combined(self, leaf: Leaf, a: list[Any], b: list[Any], lanes: int) -> list[Any]:
+        """What a Leaf's aggregation makes of two values of each of its results."""
+        sides = [tuple(Load(f"{side}{i}", ()) for i in range(len(a))) for side in "ab"]
+        names = [x.buffer for side in sides for x in side]
+        values_by_name = dict(zip(names, map(self.bound, (*a, *b)), strict=True))
+        kinds = dict(zip(names, 2 * [self.dtypes[w.buffer] for w in leaf.writes], strict=True))
+        exprs = AGGREGATIONS[leaf.aggregation].combine(*sides)
+        return [self.known_value(e, values_by_name, kinds, lanes) for e in exprs]
 
     def known_value(self, e: Expr, values_by_name: Mapping[str, Any], kinds: Mapping[str, str], lanes: int) -> Any:
         if isinstance(e, Load):
@@ -415,9 +401,7 @@ class _Lowering(Expressions):
 
     def branch(self, leaf: Leaf, conditions: list[Expr], then: Expr, otherwise: Expr, scope: Scope) -> list[Any]:
         """A leaf whose whole value hangs on conditions that are the same for all lanes: a branch around the vector."""
-        condition = self.value(conditions[0], scope)[0]
-        for c in conditions[1:]:
-            condition = tx.And(condition, self.value(c, scope)[0])
+        condition = self.all_of(conditions, scope)
         sides = [sequence(self.vector_leaf(replace(leaf, body=(side,)), scope)) for side in (then, otherwise)]
         return [tx.IfThenElse(condition, *sides)]
 
@@ -429,7 +413,7 @@ class _Lowering(Expressions):
             return self.across_lanes(leaf, values, scope)
         wide = [widen(v, n, lanes) for v, n in values]
         if leaf.part == "update":
-            wide = self.combined(leaf, wide, scope, lanes)
+            wide = self.with_stored(leaf, wide, scope, lanes)
         return [self.store(w, v, scope, lanes) for w, v in zip(leaf.writes, wide, strict=True)]
 
     def lane_by_lane(self, leaf: Leaf, scope: Scope) -> list[Any]:
@@ -447,10 +431,7 @@ class _Lowering(Expressions):
         inequalities in the lane, so the first and the last lane decide."""
         assert scope.vector is not None
         var, lanes = scope.vector
-        ends = [self.value(substitute(g, {var: Const(k)}), scope)[0] for g in guards for k in (0, lanes - 1)]
-        inside = ends[0]
-        for e in ends[1:]:
-            inside = tx.And(inside, e)
+        inside = self.all_of((substitute(g, {var: Const(k)}) for g in guards for k in (0, lanes - 1)), scope)
         body = tuple(first_sides(b, guards) for b in leaf.body)
         then = self.vector_leaf(replace(leaf, body=body), scope)
         return [tx.IfThenElse(inside, sequence(then), sequence(self.lane_by_lane(leaf, scope)))]
@@ -468,21 +449,7 @@ class _Lowering(Expressions):
         """Lanes combined by halving, then with what is stored."""
         assert scope.vector is not None
         lanes = scope.vector[1]
-        combine = AGGREGATIONS[leaf.aggregation].combine
-        dtypes = [self.dtypes[w.buffer] for w in leaf.writes]
-
-        def combined(low: list[Any], high: list[Any], lanes: int) -> list[Any]:
-            return self.combine_values(combine, low, high, dtypes, lanes)
-
-        wide = halved([widen(v, n, lanes) for v, n in values], lanes, combined, self.bound)
-        wide = self.combined(leaf, wide, scope)
+        combine = partial(self.combined, leaf)
+        wide = halved([widen(v, n, lanes) for v, n in values], lanes, combine, self.bound)
+        wide = self.with_stored(leaf, wide, scope)
         return [self.store(w, v, scope, 1) for w, v in zip(leaf.writes, wide, strict=True)]
-
-    def combine_values(
-        self, combine: Callable[..., tuple[Expr, ...]], a: list[Any], b: list[Any], dtypes: list[str], lanes: int
-    ) -> list[Any]:
-        left, right = [f"a{i}" for i in range(len(a))], [f"b{i}" for i in range(len(b))]
-        exprs = combine(tuple(Load(n, ()) for n in left), tuple(Load(n, ()) for n in right))
-        values_by_name = dict(zip((*left, *right), map(self.bound, (*a, *b)), strict=True))
-        kinds = dict(zip((*left, *right), (*dtypes, *dtypes), strict=True))
-        return [self.known_value(e, values_by_name, kinds, lanes) for e in exprs]

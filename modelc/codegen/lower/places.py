@@ -65,7 +65,9 @@ def number(flat: Linear | Expr) -> int:
     return int(flat.value)
 
 
-def load_slots(place: Registers, start: int, step: int, lanes: int) -> Any:
+def load_slots(place: Registers | Slots, start: int, step: int, lanes: int) -> Any:
+    if isinstance(place, Slots):
+        return tx.BufferLoad(place.at(start), [tx.Ramp(int32(0), int32(1), lanes)])
     if lanes == 1:
         return tx.BufferLoad(place.slots[start // place.width], [int32(start % place.width)])
     if step != 1:
@@ -78,18 +80,19 @@ def load_slots(place: Registers, start: int, step: int, lanes: int) -> Any:
     return parts[0] if len(parts) == 1 else tx.Shuffle(parts, [int32(k) for k in range(lanes)])
 
 
-def store_slots(place: Registers, start: int, step: int, value: Any, lanes: int) -> Any:
-    stores = []
+def store_slots(place: Registers | Slots, start: int, step: int, value: Any, lanes: int) -> Any:
+    if isinstance(place, Slots):
+        return tx.BufferStore(place.at(start), value, [tx.Ramp(int32(0), int32(1), lanes)])
     if lanes == 1:
         return tx.BufferStore(place.slots[start // place.width], value, [int32(start % place.width)])
     if step != 1:
         ends = [divmod(start + step * k, place.width) for k in range(lanes)]
-        parts = [lanes_at(value, range(k, k + 1), lanes) for k in range(lanes)]
+        parts = [lanes_at(value, range(k, k + 1)) for k in range(lanes)]
         pairs = zip(ends, parts, strict=True)
         return sequence([tx.BufferStore(place.slots[slot], p, [int32(at)]) for (slot, at), p in pairs])
-    done = 0
+    stores, done = [], 0
     for slot, offset, count in slot_pieces(start, lanes, place.width):
-        piece = value if count == lanes else lanes_at(value, range(done, done + count), lanes)
+        piece = value if count == lanes else lanes_at(value, range(done, done + count))
         at = tx.Ramp(int32(offset), int32(1), count) if count > 1 else int32(offset)
         stores.append(tx.BufferStore(place.slots[slot], piece, [at]))
         done += count
