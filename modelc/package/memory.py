@@ -8,9 +8,9 @@ from pathlib import Path
 from modelc.package.elf import code_bytes, members
 from modelc.package.foreign import foreign_code_bytes
 from modelc.package.manifest import Manifest
+from modelc.package.spec import ALIGNMENT, aligned
 from modelc.package.toolchain import machine_of
 
-LINE = 64
 COUNTER = 16  # bytes of mc_counter
 
 
@@ -53,17 +53,13 @@ def memory_of(manifest: Manifest, folder: Path) -> Memory:
         pieces += [5 * 8, len(plan.sizes) * 8, len(plan.steps) * COUNTER * (not form.freestanding), pointer]
     if manifest.padding is not None:
         hanging = {along.tensor for along in manifest.padding.inputs}
-        pieces += [max(sum(_lines(p.inputs[k].bytes) for k in hanging) for p in plans), len(plans[0].inputs) * pointer]
+        pieces += [max(sum(aligned(p.inputs[k].bytes) for k in hanging) for p in plans), len(plans[0].inputs) * pointer]
     return Memory(
         arena=max(plan.arena_bytes for plan in plans),
         scratch=max(plan.scratch_bytes for plan in plans),
-        states=sum(2 * _lines(state.input.bytes) for plan in plans for state in plan.states),
-        handle=sum(map(_lines, pieces)) + 3 * LINE,
+        states=sum(2 * aligned(state.input.bytes) for plan in plans for state in plan.states),
+        handle=sum(map(aligned, pieces)) + 3 * ALIGNMENT,
         code=code,
         constants=manifest.params_bytes,
         tables=max(0, file - code - embedded),
     )
-
-
-def _lines(size: int) -> int:
-    return -(-size // LINE) * LINE

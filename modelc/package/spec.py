@@ -28,6 +28,11 @@ MOST_CHECKED_RANK = 32  # MC_MOST_RANK in modelc_runtime.h
 SLOTS = frozenset({"read", "written", "slot"})  # fields of states and of parts of control flow that number a slot
 
 
+def aligned(size: int) -> int:
+    """Bytes in whole cache lines."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
 @dataclass(frozen=True)
 class FixedInput:
     """An input of the model that is a constant of the package: its bytes, row-major, little-endian, in base64."""
@@ -309,7 +314,7 @@ class PackageSpec:
     def params_bytes(self) -> int:
         """The size of params.bin: up to the end of the last array, in whole cache lines."""
         end = max((offset + array.nbytes for offset, array in self.params), default=0)
-        return -(-end // ALIGNMENT) * ALIGNMENT
+        return aligned(end)
 
     def check(self) -> None:
         """Raises PackageError if the parts do not fit together: a mistake of code generation, not of a user."""

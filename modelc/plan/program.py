@@ -28,7 +28,7 @@ from modelc.ir.graph import RANDOM_STATE, sized
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Leaf, Nest, walk
 from modelc.ir.program import BoundTask, Placed, Program
-from modelc.package.spec import ALIGNMENT, ArenaTensor, Argument, Extent, Plan, RangeCheck, Step
+from modelc.package.spec import ArenaTensor, Argument, Extent, Plan, RangeCheck, Step, aligned
 from modelc.package.tensor import TensorInfo
 from modelc.partition.precision import rounded_values
 from modelc.plan.structure import Assembly, Structured, structured
@@ -112,10 +112,6 @@ class _Placed:
             span //= 2
         later = bisect_left(self.beginning, (first + 1,)), bisect_left(self.beginning, (last + 1,))
         return spans + [(start, end) for _, start, end in self.beginning[slice(*later)]]
-
-
-def aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 @dataclass

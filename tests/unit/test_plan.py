@@ -9,7 +9,8 @@ from lifetimes import LIVES
 
 from modelc.ir.block import Buffer
 from modelc.ir.layout import Layout, reordered
-from modelc.plan.program import Lifetime, Parameters, aligned, plan_memory
+from modelc.package.spec import aligned
+from modelc.plan.program import Lifetime, Parameters, plan_memory
 
 
 def overlap_in_time(a: Lifetime, b: Lifetime) -> bool:
