@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeGuard
 
 from modelc.codegen.intrinsics.checked import require_checked
 from modelc.codegen.lean_tvm import tvm
@@ -70,17 +71,10 @@ def compile_once(nest: Nest, symbol: str, target: Target) -> Kernel:
     """compile_nest() for packages: those that a process makes of one model, such as a tuned one beside the untuned,
     share most of their kernels. C source is made anew: opaque Blocks have attributes of any kind."""
     opaque = any(isinstance(s, Call) for phase in nest.phases for s in phase)
-    return compile_nest(nest, symbol, target) if opaque else _compiled(nest, symbol, target)
+    return (compile_nest if opaque else _compiled)(nest, symbol, target)
 
 
-@lru_cache(KEPT)
-def _compiled(nest: Nest, symbol: str, target: Target) -> Kernel:
-    return compile_nest(nest, symbol, target)
-
-
-def forget_kernels() -> None:
-    """What is compiled from now on is compiled anew."""
-    _compiled.cache_clear()
+_compiled = lru_cache(KEPT)(compile_nest)
 
 
 def _written(body: tuple[Stmt, ...]) -> frozenset[str]:
@@ -102,13 +96,10 @@ def leaves_short_loops(nest: Nest) -> bool:
     """Whether there are innermost loops of few iterations, which LLVM's level 3 unrolls: windows of depthwise
     convolutions take 0.5 to 0.7 of the time then. Elsewhere that level compiles a fifth longer than level 2, for
     kernels that are as fast."""
-    return any(
-        isinstance(s, For) and s.tag == "for" and s.extent <= SHORT and not any(map(is_rolled, walk(s.body)))
-        for s in nest.statements()
-    )
+    return any(is_rolled(s) and s.extent <= SHORT and not any(map(is_rolled, walk(s.body))) for s in nest.statements())
 
 
-def is_rolled(stmt: Stmt) -> bool:
+def is_rolled(stmt: Stmt) -> TypeGuard[For]:
     return isinstance(stmt, For) and stmt.tag == "for"
 
 
@@ -129,12 +120,7 @@ def opaque_kernel(nest: Nest, calls: list[Call], symbol: str, temporaries: tuple
     """A Task that is one opaque Block, as C source."""
     (call,) = calls
     regions = {r.name: r for r in (*nest.params, *nest.temporaries)}
-    source, extent, scratch = opaque_source(
-        symbol,
-        call.meaning,
-        dict(call.attrs),
-        [(regions[n].dtype, regions[n].shape) for n in call.inputs],
-        [(regions[n].dtype, regions[n].shape) for n in call.outputs],
-    )
+    inputs, outputs = ([(regions[n].dtype, regions[n].shape) for n in names] for names in (call.inputs, call.outputs))
+    source, extent, scratch = opaque_source(symbol, call.meaning, dict(call.attrs), inputs, outputs)
     step = KernelStep(symbol, (*call.inputs, *call.outputs), frozenset(call.outputs), extent, scratch)
     return Kernel(symbol, None, source, (step,), temporaries)

@@ -197,21 +197,17 @@ def _states(plan: Plan) -> Iterator[str]:
 
 def control_tables(number: str, plan: Plan) -> str:
     """What a run decides about, and loops, as rows of mc_control: each before what is within it."""
-    every: list[Control | Rolled] = [*plan.control, *plan.loops]
-    spans = [
-        (control.first, control.first + control.length if isinstance(control, Rolled) else control.end)
-        for control in every
-    ]
-    order = sorted(range(len(every)), key=lambda k: (spans[k][0], -spans[k][1], k))
+    controls: list[Control | Rolled] = [*plan.control, *plan.loops]
+    controls.sort(key=lambda control: (control.first, -control.end))
 
     def first_row(after: int, step: int) -> int:
         """The first of the rows after one that is about steps from there on."""
-        return next((row for row in range(after + 1, len(order)) if spans[order[row]][0] >= step), len(order))
+        return next((k for k in range(after + 1, len(controls)) if controls[k].first >= step), len(controls))
 
     tables, rows = "", []
-    for row, k in enumerate(order):
-        control, (first, end) = every[k], spans[k]
-        fields: dict[str, object] = {"first": first, "end": end, "next": first_row(row, end)}
+    for row, control in enumerate(controls):
+        fields: dict[str, object] = {"first": control.first, "end": control.end}
+        fields |= {"next": first_row(row, control.end)}
         if isinstance(control, Rolled):
             fields |= {"kind": "MC_STEADY", "limit": control.count}
         elif isinstance(control, Branch):

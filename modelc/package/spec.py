@@ -133,6 +133,10 @@ class Rolled:
     length: int
     count: int
 
+    @property
+    def end(self) -> int:
+        return self.first + self.length
+
 
 @dataclass(frozen=True)
 class Branch:
@@ -250,7 +254,7 @@ class Plan:
         """How often each step is called in a run, where control flow comes to it once."""
         calls = [1] * len(self.steps)
         for loop in self.loops:
-            calls[loop.first : loop.first + loop.length] = [loop.count] * loop.length
+            calls[loop.first : loop.end] = [loop.count] * loop.length
         return tuple(calls)
 
     @property
@@ -342,11 +346,11 @@ def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str, paddi
                 _check_argument(place, 1, spaces, "control flow")
         end = 0
         for loop in plan.loops:
-            if loop.first < end or loop.length < 1 or loop.count < 1 or loop.first + loop.length > len(plan.steps):
+            if loop.first < end or loop.length < 1 or loop.count < 1 or loop.end > len(plan.steps):
                 raise PackageError(
                     f"variant {number} of {where} has a loop over steps that are not there, or another's"
                 )
-            end = loop.first + loop.length
+            end = loop.end
         for step, calls in zip(plan.steps, plan.calls, strict=True):
             _check_step(step, calls, spaces)
     shapes = [tuple(t.shape for t in plan.inputs) for plan in variants]

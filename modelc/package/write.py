@@ -87,14 +87,14 @@ def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
         linked = _link(spec, code, folder)
         if form.embed_params:
             (folder / PARAMS).unlink()
-        (folder / form.header).write_text(header_text(form))
-        (folder / f"{form.prefix}.hpp").write_text(cpp_text(form))
-        (folder / "example.c").write_text(example_text(form))
+        texts = {form.header: header_text(form), f"{form.prefix}.hpp": cpp_text(form), "example.c": example_text(form)}
         if "loader.py" in form.beside:
-            (folder / "loader.py").write_text(loader_in_one_file())
+            texts["loader.py"] = loader_in_one_file()
         if form.on is WASI and form.beside:
-            (folder / form.beside[0]).write_text(module_loader(form))
-        for name, text in (crate_files(spec) if "rust" in form.emit else {}).items():
+            texts[form.beside[0]] = module_loader(form)
+        if "rust" in form.emit:
+            texts |= crate_files(spec)
+        for name, text in texts.items():
             (folder / name).write_text(text)
         choices = (json.dumps(spec.choices, indent=1, sort_keys=True) + "\n").encode()
         (folder / "choices.json").write_bytes(choices)
@@ -125,9 +125,7 @@ def _link(spec: PackageSpec, code: Code, folder: Path) -> Linked:
     """Writes the files with the code, and says what they are."""
     form = spec.form
     toolchain = find_toolchain(spec.target.triple, form.libc, form.cc, form.ar)
-    needed: tuple[str, ...] = ()
-    version = ""
-    calls: tuple[str, ...] = ()
+    needed, calls, version = tuple[str, ...](), tuple[str, ...](), ""
     if "so" in form.emit and form.on is not LINUX:
         calls = link_foreign(toolchain, form, code, folder)
     elif "so" in form.emit:

@@ -156,7 +156,7 @@ class Assembly:
         handed = moving(made[form.states :], map(output, range(form.states, len(made))))
         outside, _ = captured("Loop", attrs)
         reads = [own("number"), *(Argument("slot", n) for n in (*(c.read for c in carried), *(p.slot for p in parts)))]
-        writes = [own("go")] * form.asks
+        writes = [own("go")] if form.asks else []
         writes += [Argument("slot", n) for n in (*(c.written for c in carried), *(h.slot for h in handed))]
         self._body(plan, use.bound.bodies[0], own("arena"), [*reads, *inputs[outside:]], writes)
         repeat = Repeat(

@@ -69,11 +69,17 @@ class Application:
         raise InvalidIR(f"block {self.leaf.block} does not compute what {self.intrinsic.name} does")
 
 
-def application_of(loop: For, intrinsics: Sequence[Intrinsic]) -> Application:
-    """What the loops from `loop` on apply. Raises InvalidIR where they are not the intrinsic's."""
+def alike_loops(loop: For) -> list[For]:
+    """The loops from `loop` on with its tag, as far as each is all that the one around it does."""
     loops = [loop]
     while len(loops[-1].body) == 1 and isinstance(inner := loops[-1].body[0], For) and inner.tag == loop.tag:
         loops.append(inner)
+    return loops
+
+
+def application_of(loop: For, intrinsics: Sequence[Intrinsic]) -> Application:
+    """What the loops from `loop` on apply. Raises InvalidIR where they are not the intrinsic's."""
+    loops = alike_loops(loop)
     leaf = loops[-1].body[0]
     if len(loops[-1].body) > 1 or not isinstance(leaf, Leaf):
         raise InvalidIR(f"something else than one leaf lies in the loops of {loop.intrinsic}")

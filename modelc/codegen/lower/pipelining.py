@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from modelc.codegen.intrinsics.applications import alike_loops
 from modelc.codegen.lower.leaves import accesses
 from modelc.codegen.lower.transpose import crossing_moves
 from modelc.ir.expr import Const, Expr, Var, op, substitute, variables
@@ -44,9 +45,7 @@ def pipelined(loop: For) -> Body:
 
 def _flat(loop: For) -> For:
     """Loops of which each is all that the one around it does, as one."""
-    loops = [loop]
-    while len(loops[-1].body) == 1 and isinstance(inner := loops[-1].body[0], For) and inner.tag == loop.tag:
-        loops.append(inner)
+    loops = alike_loops(loop)
     extent = prod(x.extent for x in loops)
     body = substituted(loops[-1].body, _digits(loops, Var(loop.var))) if len(loops) > 1 else loop.body
     return replace(loop, extent=extent, body=body)
