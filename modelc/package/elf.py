@@ -72,16 +72,12 @@ def shared_library(data: bytes, what: str) -> SharedLibrary:
 
 def _segments(data: bytes, bits: int) -> Iterator[tuple[int, int, int, int]]:
     """Kind, offset in the file, address, bytes in the file."""
-    if bits == 64:
-        start, size, count = (*struct.unpack_from("<Q", data, 32), *struct.unpack_from("<HH", data, 54))
-        for at in range(start, start + size * count, size):
-            kind, _, offset, address, _, length = struct.unpack_from("<IIQQQQ", data, at)
-            yield kind, offset, address, length
-    else:
-        start, size, count = (*struct.unpack_from("<I", data, 28), *struct.unpack_from("<HH", data, 42))
-        for at in range(start, start + size * count, size):
-            kind, offset, address, _, length = struct.unpack_from("<IIIII", data, at)
-            yield kind, offset, address, length
+    wide = bits == 64
+    start = struct.unpack_from("<Q" if wide else "<I", data, 32 if wide else 28)[0]
+    size, count = struct.unpack_from("<HH", data, 54 if wide else 42)
+    for at in range(start, start + size * count, size):
+        *head, offset, address, _, length = struct.unpack_from("<IIQQQQ" if wide else "<5I", data, at)
+        yield head[0], offset, address, length
 
 
 def _dynamic(data: bytes, bits: int, segments: list[tuple[int, int, int, int]]) -> Iterator[tuple[int, int]]:

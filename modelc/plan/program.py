@@ -219,7 +219,7 @@ def plan_program(
 
     uses = list(_uses(program, compiled, checked, body))
     roots = _arena_roots(program, uses)
-    lives = [*_lifetimes(program, uses, {} if expose else roots), *_temporary_lifetimes(uses)]
+    lives = _lifetimes(program, uses, {} if expose else roots)
     offsets, size = plan_memory(lives, _places_taken(program, uses, lives))
     made, states = Assembly(), states or {}
     fed = [name for name in program.inputs if name != RANDOM_STATE and name not in states]
@@ -287,23 +287,17 @@ def _arena_roots(program: Program, uses: Sequence[Use | Structured]) -> dict[str
     return {name: program.values[name] for name in names if name not in outside}
 
 
-def _lifetimes(program: Program, uses: Sequence[Use | Structured], roots: Mapping[str, Placed]) -> Iterator[Lifetime]:
-    steps: dict[str, list[int]] = {name: [] for name in roots}
+def _lifetimes(program: Program, uses: Sequence[Use | Structured], roots: Mapping[str, Placed]) -> list[Lifetime]:
+    """Of what lies in the arena: values, then temporaries."""
+    sizes = {name: root.bytes for name, root in roots.items()}
+    sizes |= {name: size for use in uses for name, size in use.temporaries.items()}
+    steps: dict[str, list[int]] = {name: [] for name in sizes}
     for number, use in enumerate(uses):
         for argument in use.needs:
-            if argument in program.values and program.values[argument].root in steps:
-                steps[program.values[argument].root].append(number)
-    for name, at in steps.items():
-        yield Lifetime(name, roots[name].bytes, min(at), max(at))
-
-
-def _temporary_lifetimes(uses: Sequence[Use | Structured]) -> list[Lifetime]:
-    lives: dict[str, Lifetime] = {}
-    for number, use in enumerate(uses):
-        for argument, size in use.temporaries.items():
-            first = lives[argument].first if argument in lives else number
-            lives[argument] = Lifetime(argument, size, first, number)
-    return list(lives.values())
+            name = program.values[argument].root if argument in program.values else argument
+            if name in steps:
+                steps[name].append(number)
+    return [Lifetime(name, sizes[name], min(at), max(at)) for name, at in steps.items()]
 
 
 def _places_taken(program: Program, uses: Sequence[Use | Structured], lives: Sequence[Lifetime]) -> dict[str, str]:

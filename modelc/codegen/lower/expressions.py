@@ -12,18 +12,7 @@ from modelc.codegen.lower.limits import limited_float, limited_whole
 from modelc.codegen.lower.places import Memory, Registers, Scope, bind, load_slots, number, store_slots, stored_dtype
 from modelc.codegen.math.code import tir_dtype
 from modelc.codegen.math.operations import lower_cast, lower_limited, lower_op
-from modelc.codegen.vectors import (
-    INDEX_OPS,
-    constant,
-    held,
-    int32,
-    integer,
-    lanes_of,
-    moved,
-    ramp,
-    sequence,
-    widen,
-)
+from modelc.codegen.vectors import INDEX_OPS, constant, held, int32, integer, lanes_of, moved, ramp, sequence, widen
 from modelc.ir.affine import Linear, linear, simplify
 from modelc.ir.expr import Const, Expr, Load, Op, Var, dtype_of, loads, op, substitute, variables
 from modelc.ir.scalar import OPERATIONS

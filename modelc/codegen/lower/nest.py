@@ -42,16 +42,7 @@ from modelc.codegen.lower.leaves import (
     slot_width,
 )
 from modelc.codegen.lower.pipelining import pipelined
-from modelc.codegen.lower.places import (
-    Memory,
-    Registers,
-    Scope,
-    bind,
-    load_slots,
-    number,
-    store_slots,
-    stored_dtype,
-)
+from modelc.codegen.lower.places import Memory, Registers, Scope, bind, load_slots, number, store_slots, stored_dtype
 from modelc.codegen.lower.transpose import crossed
 from modelc.codegen.math.llvm_text import importing, with_texts
 from modelc.codegen.vectors import constant, halved, int32, integer, local_buffer, parameter, sequence, widen
