@@ -11,30 +11,16 @@ from modelc.codegen.intrinsics.checked import require_checked
 from modelc.codegen.lean_tvm import tvm
 from modelc.codegen.llvm import build_module, object_code
 from modelc.codegen.llvm_check import check_llvm
-from modelc.codegen.lower.nest import lower_nest
+from modelc.codegen.lower.nest import KernelStep, lower_nest
 from modelc.codegen.opaque import opaque_source
 from modelc.ir.expr import Op, operations
 from modelc.ir.nest import Call, For, Leaf, Nest, Stmt, walk
 from modelc.ir.scalar import OPERATIONS
-from modelc.target import Intrinsic, Target, llvm_target
+from modelc.target import Target, llvm_target
 
 SHORT = 16  # iterations of a loop that LLVM may unroll to its gain
 KEPT = 256  # kernels of a process, of some 10 KB each
 LOADED_WHERE_USED = "-sink-insts-to-avoid-spills:bool=true"  # constants, of LLVM's machine code
-
-
-@dataclass(frozen=True)
-class KernelStep:
-    """One C function: `void SYMBOL(T* arg..., uint8_t* scratch, int32_t begin, int32_t end)` over [0, extent).
-    `written` are those of its arguments that it writes. `intrinsics` are what its loops are made of; without any they
-    are plain vectors."""
-
-    symbol: str
-    args: tuple[str, ...]
-    written: frozenset[str]
-    extent: int
-    scratch_bytes: int
-    intrinsics: tuple[Intrinsic, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,13 +44,9 @@ def compile_nest(nest: Nest, symbol: str, target: Target) -> Kernel:
     machine = llvm_machine(target, options, 3 if leaves_short_loops(nest) else 2)
     with machine:  # some operations have a cheaper form on some machines
         phases = lower_nest(nest, symbol, target.available_intrinsics, target.architecture.address_bits)
-    functions = {p.symbol: p.function.with_attr("target", machine) for p in phases}
+    functions = {p.step.symbol: p.function.with_attr("target", machine) for p in phases}
     code = object_code(build_module(tvm.IRModule(functions), machine), machine)
-    steps = tuple(
-        KernelStep(p.symbol, p.args, _written(body) & {*p.args}, p.extent, p.scratch_bytes, p.intrinsics)
-        for p, body in zip(phases, nest.phases, strict=True)
-    )
-    return Kernel(symbol, code, None, steps, temporaries)
+    return Kernel(symbol, code, None, tuple(p.step for p in phases), temporaries)
 
 
 def compile_once(nest: Nest, symbol: str, target: Target) -> Kernel:
@@ -75,10 +57,6 @@ def compile_once(nest: Nest, symbol: str, target: Target) -> Kernel:
 
 
 _compiled = lru_cache(KEPT)(compile_nest)
-
-
-def _written(body: tuple[Stmt, ...]) -> frozenset[str]:
-    return frozenset(write.buffer for stmt in walk(body) if isinstance(stmt, Leaf) for write in stmt.writes)
 
 
 def spills_accumulators(nest: Nest) -> bool:

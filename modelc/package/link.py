@@ -12,8 +12,7 @@ from modelc.errors import ToolchainError
 from modelc.package.elf import SharedLibrary, shared_library, undefined_symbols
 from modelc.package.foreign import symbols_of
 from modelc.package.form import Form
-from modelc.package.header import exported_names, renamed
-from modelc.package.loader import module_functions
+from modelc.package.header import exported_names, module_functions, renamed
 from modelc.package.objects import Sources, objects_of
 from modelc.package.sources import BARE, HEADERS, HOSTED, RUNTIME
 from modelc.package.stubs import linking_old

@@ -20,18 +20,15 @@ import numpy as np
 from modelc import scratch
 from modelc.errors import PackageError
 from modelc.package import manifest
-from modelc.package.example import example_text
 from modelc.package.glue import plan_source
-from modelc.package.header import cpp_text, header_text
 from modelc.package.link import Code, link_foreign, link_shared, link_static, runtime_sources
-from modelc.package.loader import loader_in_one_file, module_loader
 from modelc.package.manifest import SCHEMA_VERSION, Linked, Manifest
 from modelc.package.read import Package, file_info, read_manifest_of, read_package, unpacked
-from modelc.package.rust import crate_files
 from modelc.package.spec import PackageSpec
+from modelc.package.texts import package_texts
 from modelc.package.toolchain import find_toolchain
 from modelc.runtime.files import ARCHIVE, PARAMS
-from modelc.target.system import LINUX, WASI
+from modelc.target.system import LINUX
 
 VERIFICATION = "verification.json"
 
@@ -87,14 +84,7 @@ def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
         linked = _link(spec, code, folder)
         if form.embed_params:
             (folder / PARAMS).unlink()
-        texts = {form.header: header_text(form), f"{form.prefix}.hpp": cpp_text(form), "example.c": example_text(form)}
-        if "loader.py" in form.beside:
-            texts["loader.py"] = loader_in_one_file()
-        if form.on is WASI and form.beside:
-            texts[form.beside[0]] = module_loader(form)
-        if "rust" in form.emit:
-            texts |= crate_files(spec)
-        for name, text in texts.items():
+        for name, text in package_texts(spec).items():
             (folder / name).write_text(text)
         choices = (json.dumps(spec.choices, indent=1, sort_keys=True) + "\n").encode()
         (folder / "choices.json").write_bytes(choices)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from modelc.codegen.intrinsics.applications import (
     Application,
@@ -61,16 +61,24 @@ ALIGN = 64
 
 
 @dataclass(frozen=True)
-class Phase:
-    """One function: its TIR, its arguments in order, the extent of its parallel loop, the scratch a thread needs, the
-    intrinsics in it."""
+class KernelStep:
+    """One C function: `void SYMBOL(T* arg..., uint8_t* scratch, int32_t begin, int32_t end)` over [0, extent).
+    `written` are those of its arguments that it writes. `intrinsics` are what its loops are made of; without any they
+    are plain vectors."""
 
-    function: tx.PrimFunc
     symbol: str
     args: tuple[str, ...]
+    written: frozenset[str]
     extent: int
     scratch_bytes: int
-    intrinsics: tuple[Intrinsic, ...]
+    intrinsics: tuple[Intrinsic, ...] = ()
+
+
+class Phase(NamedTuple):
+    """A step of a kernel, and its TIR."""
+
+    step: KernelStep
+    function: tx.PrimFunc
 
 
 def lower_nest(nest: Nest, symbol: str, intrinsics: Sequence[Intrinsic] = (), address_bits: int = 64) -> list[Phase]:
@@ -141,8 +149,10 @@ class _Lowering(Expressions):
         body = with_texts(texts, imported(self.applied.values(), sequence([*self.declared, *code])))
         function = tx.PrimFunc([*params, self.scratch, begin, end], body)
         function = function.with_attr("global_symbol", self.symbol).with_attr("tirx.noalias", not in_place(self.nest))
-        args, applied = tuple(r.name for r in regions), tuple(self.applied.values())
-        return Phase(function, self.symbol, args, extent, self.scratch_bytes, applied)
+        args, leaves = tuple(r.name for r in regions), (s for s in statements(self.body) if isinstance(s, Leaf))
+        written = frozenset(write.buffer for leaf in leaves for write in leaf.writes) & {*args}
+        applied = tuple(self.applied.values())
+        return Phase(KernelStep(self.symbol, args, written, extent, self.scratch_bytes, applied), function)
 
     def prefetch(self, stmt: Prefetch, scope: Scope) -> Any:
         """A read that is soon to come, into the second-level cache: what is worked on keeps the first to itself; or a
