@@ -46,8 +46,13 @@ def moved(base: Any, by: int) -> Any:
 
 
 def ramp(base: Any, step: int, lanes: int) -> Any:
-    """The element offsets of a vector."""
-    return tx.Ramp(base, integer(tir_dtype(base), step), lanes)
+    """The element offsets of a vector; of one lane the base itself."""
+    return base if lanes == 1 else tx.Ramp(base, integer(tir_dtype(base), step), lanes)
+
+
+def joined(parts: list[Any], lanes: int) -> Any:
+    """A vector of what `parts` have, one after the other."""
+    return parts[0] if len(parts) == 1 else tx.Shuffle(parts, [int32(k) for k in range(lanes)])
 
 
 def constant(e: Const) -> Any:
@@ -81,7 +86,7 @@ def held(var: Any, value: Any) -> list[Any]:
     substitute a bound value into whatever uses it, again and again."""
     dtype, lanes = tir_dtype(var), lanes_of(var)
     slot = local_buffer(lanes, dtype.split("x")[0], var.name)
-    at = [tx.Ramp(int32(0), int32(1), lanes) if lanes > 1 else int32(0)]
+    at = [ramp(int32(0), 1, lanes)]
     return [tx.AllocBuffer(slot), tx.BufferStore(slot, value, at), tx.Bind(var, tx.BufferLoad(slot, at))]
 
 

@@ -130,13 +130,8 @@ def undefined_symbols(data: bytes, what: str) -> tuple[str, ...]:
 
 
 def code_bytes(data: bytes) -> int:
-    """Of the instructions in a shared library or an object; 0 for another file."""
-    if data[:4] != b"\x7fELF":
-        return sum(map(code_bytes, members(data))) if data[:8] == b"!<arch>\n" else 0
-    try:
-        sections = _sections(data)
-    except struct.error:
-        return 0
+    """Of the instructions in a shared library or an object. Raises struct.error where it is damaged."""
+    sections = _sections(data)
     return sum(length for _, kind, flags, _, _, length, *_ in sections if kind == _BITS and flags & _EXECUTABLE)
 
 

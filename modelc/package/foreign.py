@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from modelc.errors import ToolchainError
-from modelc.package.elf import text_at
+from modelc.package.elf import code_bytes, members, text_at
 
 _MACHO, _PE, _WASM = b"\xcf\xfa\xed\xfe", b"MZ", b"\0asm\1\0\0\0"
 _MACHINES = {0x8664: "x86-64", 0xAA64: "AArch64", 0x01000007: "x86-64", 0x0100000C: "AArch64"}
@@ -165,9 +165,13 @@ def _leb(data: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
-def foreign_code_bytes(data: bytes) -> int:
-    """Of the instructions in an object, a library or a module; 0 for another file."""
+def instruction_bytes(data: bytes) -> int:
+    """Of an object, a library, a static one or a module; 0 for another file."""
     try:
+        if data[:8] == b"!<arch>\n":
+            return sum(map(instruction_bytes, members(data)))
+        if data[:4] == b"\x7fELF":
+            return code_bytes(data)
         held = _header(data)[0]
         if held == "wasm":
             return sum(end - begin for number, begin, end in _wasm_sections(data) if number == 10)

@@ -49,13 +49,14 @@ def plan_source(spec: PackageSpec, build_id: str, schema_version: int, params_sh
         "versions": dict(sorted(spec.versions.items())),
         "notes": list(spec.notes),
     }
+    padded_tables, padded_fields = _padded(spec)
     digest = ", ".join(f"0x{byte:02x}" for byte in bytes.fromhex(params_sha256))
     return f"""#include "modelc_runtime.h"
 
 {_declarations(spec.variants)}
 {"".join(variants)}{_parameters(spec)}
 {_table("mc_variant", "variants", [_variant_row(*variant) for variant in enumerate(spec.variants)], end=())}
-{_padded_tables(spec)}
+{padded_tables}
 {_table("char *const", "features", map(_c_string, spec.target.features), ["0"])}
 
 const mc_model mc_the_model = {{
@@ -71,7 +72,7 @@ const mc_model mc_the_model = {{
     .params_bytes = {spec.params_bytes}u,
     .slot_count = {max(len(plan.slots) for plan in spec.variants)},
     .params_sha256 = {{{digest}}},
-{_padded_fields(spec)}{"    .params = mc_parameters," * spec.form.embed_params}
+{padded_fields}{"    .params = mc_parameters," * spec.form.embed_params}
 }};
 
 {exported_source(spec.form)}"""
@@ -96,27 +97,22 @@ def _parameters(spec: PackageSpec) -> str:
     return f"{declared};\n" if spec.form.embed_params else ""
 
 
-def _padded_tables(spec: PackageSpec) -> str:
-    """Padded dimensions, what hangs on them, and what inputs are filled up with."""
+def _padded(spec: PackageSpec) -> tuple[str, str]:
+    """Tables of padded dimensions, what hangs on them, and what inputs are filled up with; members of the model."""
     if (padding := spec.padding) is None:
-        return ""
+        return "", ""
     sides = ((0, padding.inputs), (1, padding.outputs))
     along = [_row(side, a.tensor, a.axis, a.dim) for side, those in sides for a in those]
     bits = {fill.tensor: fill.bits for fill in padding.fills}
     inputs = spec.variants[0].inputs
     fills = [_row(f"{bits.get(k, 0)}u", DTYPE_BYTES[t.dtype]) for k, t in enumerate(inputs)]
-    dims = _table("char *const", "dims", map(_c_string, padding.dims), end=())
-    return dims + _table("mc_along", "along", along, end=()) + _table("mc_fill", "fills", fills)
-
-
-def _padded_fields(spec: PackageSpec) -> str:
-    if (padding := spec.padding) is None:
-        return ""
+    tables = _table("char *const", "dims", map(_c_string, padding.dims), end=())
+    tables += _table("mc_along", "along", along, end=()) + _table("mc_fill", "fills", fills)
     hanging = {a.tensor for a in padding.inputs}
     most = max(sum(aligned(plan.inputs[k].bytes) for k in hanging) for plan in spec.variants)
-    return (
+    return tables, (
         f"    .dims = dims,\n    .along = along,\n    .fills = fills,\n    .filled_bytes = {most}u,\n"
-        f"    .dim_count = {len(padding.dims)},\n    .along_count = {len(padding.inputs) + len(padding.outputs)},\n"
+        f"    .dim_count = {len(padding.dims)},\n    .along_count = {len(along)},\n"
     )
 
 
@@ -220,19 +216,15 @@ def control_tables(number: str, plan: Plan) -> str:
             carried, moving = f"carried_{number}_{row}", f"moving_{number}_{row}"
             fields |= {"carried": carried, "carried_count": len(control.carried)}
             fields |= {"moving": moving, "moving_count": len(control.moving)}
-            tables += _table("mc_carried", carried, map(_carried, control.carried))
-            tables += _table("mc_moving", moving, map(_moving, control.moving))
+            tables += _table("mc_carried", carried, map(_part, control.carried))
+            tables += _table("mc_moving", moving, map(_part, control.moving))
         rows.append(_row(*(f".{name} = {value}" for name, value in fields.items())))
     return tables + _table("mc_control", f"control_{number}", rows)
 
 
-def _carried(carried: Carried) -> str:
-    places = map(_address, (carried.start, carried.result, carried.spare))
-    return _row(carried.read, carried.written, *places, f"{carried.bytes}u")
-
-
-def _moving(moving: Moving) -> str:
-    return _row(moving.slot, _address(moving.start), f"{moving.bytes}u")
+def _part(part: Carried | Moving) -> str:
+    """mc_carried or mc_moving, whose members are in the order of the fields."""
+    return _row(*(_address(value) if isinstance(value, Argument) else value for value in vars(part).values()))
 
 
 def _address(argument: Argument | None) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from modelc.package.elf import code_bytes, members
-from modelc.package.foreign import foreign_code_bytes
+from modelc.package.foreign import instruction_bytes
 from modelc.package.manifest import Manifest
 from modelc.package.spec import ALIGNMENT, aligned
 from modelc.package.toolchain import machine_of
@@ -42,10 +41,7 @@ def memory_of(manifest: Manifest, folder: Path) -> Memory:
     """Of a package in a folder."""
     form, pointer = manifest.linked.form, machine_of(manifest.target.triple).pointer_bits // 8
     name = form.file_of(form.emit[0])
-    data, file = (folder / name).read_bytes(), manifest.files[name].bytes
-    code = code_bytes(data)
-    if form.on.objects != "ELF":
-        code = sum(map(foreign_code_bytes, members(data) if name == form.archive else [data]))
+    code, file = instruction_bytes((folder / name).read_bytes()), manifest.files[name].bytes
     embedded = manifest.params_bytes if form.embed_params else 0
     plans = manifest.variants
     pieces = [max(len(p.slots) for p in plans) * pointer]  # as modelc_memory.c places them

@@ -25,7 +25,7 @@ from typing import Any
 
 from modelc.codegen.lean_tvm import tvm, tx
 from modelc.codegen.math.llvm_text import with_texts
-from modelc.codegen.vectors import int32, moved, ramp
+from modelc.codegen.vectors import int32, joined, lanes_at, moved, ramp
 from modelc.errors import TargetError
 from modelc.ir.block import compact_strides
 from modelc.ir.expr import DTYPES
@@ -69,14 +69,14 @@ def emit(intrinsic: Intrinsic, operands: Mapping[str, Any]) -> Any:
 def load(operand: Operand, place: Place) -> Any:
     """All elements of an operand as one vector, row-major."""
     parts = [tx.BufferLoad(place.buffer, [at]) for at, _ in _stretches(operand, place)]
-    return parts[0] if len(parts) == 1 else tx.Shuffle(parts, [int32(k) for k in range(prod(operand.shape))])
+    return joined(parts, prod(operand.shape))
 
 
 def store(operand: Operand, place: Place, value: Any) -> list[Any]:
     """Statements that store a vector as the elements of an operand."""
     result, done = [], 0
     for at, n in _stretches(operand, place):
-        part = value if n == prod(operand.shape) else tx.Shuffle([value], [int32(k) for k in range(done, done + n)])
+        part = value if n == prod(operand.shape) else lanes_at(value, range(done, done + n))
         result.append(tx.BufferStore(place.buffer, part, [at]))
         done += n
     return result
@@ -138,8 +138,7 @@ def _stretches(operand: Operand, place: Place) -> list[tuple[Any, int]]:
     """Where elements of an operand are that are evenly spaced, as TIR, and how many."""
     points = product(*map(range, operand.shape))
     offsets = [sum(i * s for i, s in zip(at, place.strides, strict=True)) for at in points]
-    places = [(_at(place, start), step, n) for start, step, n in _runs(offsets)]
-    return [(at if n == 1 else ramp(at, step, n), n) for at, step, n in places]
+    return [(ramp(_at(place, start), step, n), n) for start, step, n in _runs(offsets)]
 
 
 def _runs(offsets: list[int]) -> list[tuple[int, int, int]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from modelc.codegen.intrinsics.applications import (
     Application,
@@ -58,6 +58,8 @@ from modelc.target.intrinsic import Operand
 STACK_BYTES = 1 << 14  # larger local storage is taken from the scratch of the thread; rows of tiles too: TVM aligns the
 # stack to 16 bytes, and each would lie across two lines
 ALIGN = 64
+
+T = TypeVar("T", bound=Stmt)
 
 
 @dataclass(frozen=True)
@@ -111,9 +113,7 @@ class _Lowering(Expressions):
         self.files: dict[int, TileFile] = {}  # by the identity of their Alloc
         self.open: TileFile | None = None  # the last of them
         self.applied: dict[str, Intrinsic] = {}
-        self.applications: dict[int, tuple[For, Application, Mapping[str, Load]]] = {}  # by the identity of the loop
-        # what asked() says, by the Leaf's identity
-        self.leaves: dict[int, tuple[Leaf, Leaf, list[Expr], list[Op]]] = {}
+        self.remembered: dict[int, tuple[Stmt, Any]] = {}  # what is the same for every copy of a statement, by identity
         regions = (*nest.params, *nest.temporaries, *(s.region for s in statements(body) if isinstance(s, Alloc)))
         super().__init__({r.name: r.dtype for r in regions}, counts)
         self.scratch_bytes = 0
@@ -282,18 +282,20 @@ class _Lowering(Expressions):
 
     # --- intrinsics -----------------------------------------------------------------------------------------------
 
+    def once(self, stmt: T, compute: Callable[[T], Any]) -> Any:
+        """What is computed of a statement: the same for every copy of it."""
+        if id(stmt) not in self.remembered:
+            self.remembered[id(stmt)] = stmt, compute(stmt)
+        return self.remembered[id(stmt)][1]
+
     def applied_by(self, loop: For) -> tuple[Application, Mapping[str, Load]]:
-        """What the loops from `loop` on apply, and of an update what each operand is: the same for every copy."""
-        remembered = self.applications.get(id(loop))
-        if remembered is None:
-            application = application_of(loop, self.intrinsics)
-            operands = application.accesses(self.dtypes) if application.leaf.part == "update" else {}
-            remembered = self.applications[id(loop)] = loop, application, operands
-        return remembered[1:]
+        """What the loops from `loop` on apply, and of an update what each operand is."""
+        application = application_of(loop, self.intrinsics)
+        return application, application.accesses(self.dtypes) if application.leaf.part == "update" else {}
 
     def application(self, loop: For, scope: Scope) -> list[Any]:
         """One application of an intrinsic."""
-        application, accesses = self.applied_by(loop)
+        application, accesses = self.once(loop, self.applied_by)
         intrinsic, leaf, names = application.intrinsic, application.leaf, application.variables
         self.applied[intrinsic.name] = intrinsic
         inner = scope
@@ -382,7 +384,7 @@ class _Lowering(Expressions):
         var, _ = scope.vector
         if any(depends(c, var) for c in leaf.where) or not all(self.is_linear(w, scope) for w in leaf.writes):
             return self.lane_by_lane(leaf, scope)
-        leaf, guards, selects = self.asked(leaf, var)
+        leaf, guards, selects = self.once(leaf, lambda leaf: selects_by_lanes(leaf, var))
         if guards:
             return self.split_guards(leaf, guards, scope)
         if any(self.is_guarding(x, scope) for x in selects):
@@ -392,13 +394,6 @@ class _Lowering(Expressions):
         if len(leaf.body) == 1 and (guarded := guarded_value(leaf.body[0], var)) is not None:
             return self.branch(leaf, *guarded, scope)
         return self.guarded(leaf, self.with_bindings(lambda: self.vector_stores(leaf, scope)), scope)
-
-    def asked(self, leaf: Leaf, var: str) -> tuple[Leaf, list[Expr], list[Op]]:
-        """What selects_by_lanes() says: it is the same for every copy of the Leaf."""
-        remembered = self.leaves.get(id(leaf))
-        if remembered is None:
-            remembered = self.leaves[id(leaf)] = leaf, *selects_by_lanes(leaf, var)
-        return remembered[1:]
 
     def branch(self, leaf: Leaf, conditions: list[Expr], then: Expr, otherwise: Expr, scope: Scope) -> list[Any]:
         """A leaf whose whole value hangs on conditions that are the same for all lanes: a branch around the vector."""

@@ -85,16 +85,12 @@ def _stages(body: Body) -> _Stages | None:
     while end and not isinstance(stmts[end - 1], Alloc) and not _written(stmts[end - 1 : end]) & local:
         end -= 1
     begin = end
-    while begin and not _updates(stmts[begin - 1]):
+    while begin and not any(isinstance(s, Leaf) and s.part == "update" for s in walk((stmts[begin - 1],))):
         begin -= 1
     stages = _Stages(kept, tuple(stmts[:begin]), tuple(stmts[begin:end]), tuple(stmts[end:]))
     read, written = _read(stages.maps), _written(stages.maps)
     apart = not written & (_read(stages.body) | _written(stages.body)) and not read & _written(stages.compute)
     return stages if stages.compute and stages.maps and apart and not written & read else None
-
-
-def _updates(stmt: Stmt) -> bool:
-    return any(isinstance(s, Leaf) and s.part == "update" for s in walk((stmt,)))
 
 
 def _read(body: Iterable[Stmt]) -> set[str]:
