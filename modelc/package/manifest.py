@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from modelc.errors import PackageError
 from modelc.package.form import Form
 from modelc.package.padding import Padding
-from modelc.package.schema import Check, Mismatch, compiled
+from modelc.package.schema import Mismatch, compiled
 from modelc.package.spec import FixedInput, PackageTarget, Plan, check_plans
 from modelc.runtime.files import MANIFEST as NAME
 from modelc.runtime.files import MOST_MANIFEST_BYTES, PARAMS, SCHEMA_VERSION
@@ -149,9 +149,7 @@ def schema() -> Mapping[str, Any]:
     return data
 
 
-@cache
-def _validator() -> Check:
-    return compiled(schema())
+_validator = cache(lambda: compiled(schema()))
 
 
 def _validate(data: Mapping[str, Any], where: str) -> None:

@@ -47,9 +47,9 @@ def objects_of(toolchain: Toolchain, sources: Sources) -> Mapping[str, bytes]:
     return _kept(_entry(toolchain, sources.flags, files), lambda: _compiled(toolchain, sources))
 
 
-def kept(toolchain: Toolchain, texts: Sequence[str], make: Callable[[], Mapping[str, bytes]]) -> Mapping[str, bytes]:
-    """What a toolchain makes of `texts` alone, without a header of the system, by file name."""
-    return _kept(_entry(toolchain, (), texts), lambda: (make(), {}))
+def kept(toolchain: Toolchain, of: Sequence[object], make: Callable[[], Mapping[str, bytes]]) -> Mapping[str, bytes]:
+    """What a toolchain makes of these texts alone, without a header of the system, by file name."""
+    return _kept(_entry(toolchain, (), of), lambda: (make(), {}))
 
 
 @cache

@@ -363,20 +363,17 @@ def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str, paddi
 def _check_padding(padding: Padding, variants: Sequence[Plan], where: str) -> None:
     """Raises PackageError if inputs or outputs that hang on a padded dimension are not there, or not as long as it."""
     for number, plan in enumerate(variants):
-        extents = None
-        if _hangs_on_what_is_there(padding, plan):
-            extents = padding.extents([t.shape for t in plan.inputs])
+        sides = ((padding.inputs, plan.inputs), (padding.outputs, plan.outputs))
+        is_there = all(
+            a.tensor in range(len(tensors))
+            and a.axis in range(len(tensors[a.tensor].shape))
+            and a.dim in range(len(padding.dims))
+            for those, tensors in sides
+            for a in those
+        ) and all(f.tensor in range(len(plan.inputs)) for f in padding.fills)
+        extents = padding.extents([t.shape for t in plan.inputs]) if is_there else None
         if extents is None or any(plan.outputs[a.tensor].shape[a.axis] != extents[a.dim] for a in padding.outputs):
             raise PackageError(f"variant {number} of {where} has padded dimensions that its inputs or outputs have not")
-
-
-def _hangs_on_what_is_there(padding: Padding, plan: Plan) -> bool:
-    sides = ((padding.inputs, plan.inputs), (padding.outputs, plan.outputs))
-    return all(
-        0 <= a.tensor < len(tensors) and 0 <= a.axis < len(tensors[a.tensor].shape) and 0 <= a.dim < len(padding.dims)
-        for those, tensors in sides
-        for a in those
-    ) and all(0 <= f.tensor < len(plan.inputs) for f in padding.fills)
 
 
 def _check_params(spec: PackageSpec) -> None:

@@ -40,14 +40,13 @@ from modelc.target.section import parse_yaml, read_text
 
 TRIALS = 32
 SECONDS = 60  # to run them under emulation
-_TRIPLES = {
-    "x86_64": "x86_64-linux-gnu",
-    "aarch64": "aarch64-linux-gnu",
-    "armv7": "armv7l-linux-gnueabihf",
-    "riscv64": "riscv64-linux-gnu",
-    "wasm32": "wasm32-wasi",
+_MACHINES = {  # the triple and the CPU that an application is compiled for
+    "x86_64": ("x86_64-linux-gnu", "x86-64"),
+    "aarch64": ("aarch64-linux-gnu", "generic"),
+    "armv7": ("armv7l-linux-gnueabihf", "generic"),
+    "riscv64": ("riscv64-linux-gnu", "generic-rv64"),
+    "wasm32": ("wasm32-wasi", "generic"),
 }
-_CPUS = {"x86_64": "x86-64", "aarch64": "generic", "armv7": "generic", "riscv64": "generic-rv64", "wasm32": "generic"}
 
 Array = NDArray[Any]
 
@@ -153,13 +152,14 @@ def compile_application(intrinsic: Intrinsic) -> tuple[bytes, str]:
     else:
         accumulator = intrinsic.accumulator
         body = code.store(accumulator, places[accumulator.name], code.emit(intrinsic, places))
-    arch = architecture(_TRIPLES[intrinsic.architecture])
+    triple, cpu = _MACHINES[intrinsic.architecture]
+    arch = architecture(triple)
     assert arch is not None
     machine = tvm.target.Target(
         {
             "kind": "llvm",
-            "mtriple": _TRIPLES[intrinsic.architecture],
-            "mcpu": _CPUS[intrinsic.architecture],
+            "mtriple": triple,
+            "mcpu": cpu,
             "mattr": [f"+{feature}" for feature in (*arch.baseline, *intrinsic.features)],
             **({"mfloat-abi": "hard"} if arch.float_abis else {}),
             **({"mabi": arch.c_abi} if arch.c_abi else {}),
@@ -236,7 +236,7 @@ def _program(intrinsic: Intrinsic) -> tuple[str, ...]:
     """What to put before a program that applies the intrinsic. Raises ToolchainError if nothing here runs it."""
     if intrinsic.architecture == "wasm32":
         raise ToolchainError("an application by itself has no host that gives it files; packages are run by Node.js")
-    program = emulator(_TRIPLES[intrinsic.architecture], intrinsic.features)
+    program = emulator(_MACHINES[intrinsic.architecture][0], intrinsic.features)
     if not program and (missing := lacking(intrinsic.features)):
         raise ToolchainError(f"this machine lacks {missing[0]}")
     return program
@@ -268,7 +268,7 @@ def _run(
         (folder / "apply.o").write_bytes(obj)
         (folder / "given").write_bytes(b"".join(trial[o.name].tobytes() for trial in trials for o in operands))
         flags = ["-std=gnu11", "-O1", "driver.c", "apply.o", "-o", "driver", "-lm"]
-        find_toolchain(_TRIPLES[intrinsic.architecture]).compile(flags, folder)
+        find_toolchain(_MACHINES[intrinsic.architecture][0]).compile(flags, folder)
         try:
             command = [*program, str(folder / "driver"), str(folder / "given"), str(folder / "taken")]
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS)
