@@ -42,7 +42,17 @@ from modelc.codegen.lower.leaves import (
     slot_width,
 )
 from modelc.codegen.lower.pipelining import pipelined
-from modelc.codegen.lower.places import Memory, Registers, Scope, bind, load_slots, number, store_slots, stored_dtype
+from modelc.codegen.lower.places import (
+    Memory,
+    Registers,
+    Scope,
+    Storage,
+    bind,
+    load_slots,
+    number,
+    store_slots,
+    stored_dtype,
+)
 from modelc.codegen.lower.transpose import crossed
 from modelc.codegen.math.llvm_text import importing, with_texts
 from modelc.codegen.vectors import constant, halved, int32, integer, local_buffer, parameter, sequence, widen
@@ -230,8 +240,7 @@ class _Lowering(Expressions):
         if loop.intrinsic is not None:
             return self.application(loop, scope)
         if loop.tag == "vector" and all(isinstance(s, Leaf) for s in loop.body):
-            inner = bind(scope, loop.var, Var(loop.var), loop.extent)
-            vector = Scope(inner.values, inner.ranges, inner.storage, (loop.var, loop.extent), inner.scratch)
+            vector = replace(bind(scope, loop.var, Var(loop.var), loop.extent), vector=(loop.var, loop.extent))
             return [s for leaf in loop.body for s in self.vector_leaf(leaf, vector)]  # type: ignore[arg-type]
         if loop.tag == "pipeline":
             return self.block(pipelined(loop), scope)
@@ -241,21 +250,16 @@ class _Lowering(Expressions):
     def allocate(self, alloc: Alloc, after: tuple[Stmt, ...], scope: Scope) -> tuple[Scope, list[Any]]:
         region = alloc.region
         accumulated = accumulating(region, after, self.intrinsics) if alloc.scope == "register" else []
-        if accumulated and accumulated[0].intrinsic.tiles is not None:
-            file = tile_file(region, accumulated)
-            self.files[id(alloc)] = self.open = file
-            return replace(scope, storage={**scope.storage, region.name: file}), []
-        if accumulated and len(accumulated[0].intrinsic.accumulator.shape) > 1:
-            blocks = slots_of(region, accumulated[0].intrinsic)
-            storage = {**scope.storage, region.name: blocks}
-            return replace(scope, storage=storage), [tx.AllocBuffer(s) for s in blocks.slots]
-        dtype = stored_dtype(region.dtype)
-        size = prod(region.shape)
-        itemsize = DTYPES[region.dtype].itemsize
-        place: Memory | Registers
+        dtype, itemsize, size = stored_dtype(region.dtype), DTYPES[region.dtype].itemsize, prod(region.shape)
+        place: Storage
         stmts: list[Any] = []
         used = scope.scratch
-        if alloc.scope == "register" and indexed_by_constants(region.name, after):
+        if accumulated and accumulated[0].intrinsic.tiles is not None:
+            place = self.files[id(alloc)] = self.open = tile_file(region, accumulated)
+        elif accumulated and len(accumulated[0].intrinsic.accumulator.shape) > 1:
+            place = slots_of(region, accumulated[0].intrinsic)
+            stmts = [tx.AllocBuffer(s) for s in place.slots]
+        elif alloc.scope == "register" and indexed_by_constants(region.name, after):
             width = slot_width(region, after, ALIGN // itemsize)
             slots = [local_buffer(width, dtype, f"{region.name}_{k}") for k in range(size // width)]
             stmts = [tx.AllocBuffer(s) for s in slots]
@@ -268,8 +272,7 @@ class _Lowering(Expressions):
             place = Memory(region, self.scratch_buffer(dtype), scope.scratch // itemsize)
             used = scope.scratch + -(-size * itemsize // ALIGN) * ALIGN
             self.scratch_bytes = max(self.scratch_bytes, used)
-        storage = {**scope.storage, region.name: place}
-        return Scope(scope.values, scope.ranges, storage, scope.vector, used), stmts
+        return replace(scope, storage={**scope.storage, region.name: place}, scratch=used), stmts
 
     def scratch_buffer(self, dtype: str) -> Any:
         """The scratch pointer as a buffer of `dtype`."""
@@ -341,14 +344,8 @@ class _Lowering(Expressions):
     # --- leaves ---------------------------------------------------------------------------------------------------
 
     def leaf(self, leaf: Leaf, scope: Scope) -> list[Any]:
-        """One execution of a leaf on scalars."""
-        return self.guarded(leaf, self.with_bindings(lambda: self.scalar_stores(leaf, scope)), scope)
-
-    def scalar_stores(self, leaf: Leaf, scope: Scope) -> list[Any]:
-        values = [self.value(b, scope)[0] for b in leaf.body]
-        if leaf.part == "update":
-            values = self.with_stored(leaf, values, scope)
-        return [self.store(w, v, scope, 1) for w, v in zip(leaf.writes, values, strict=True)]
+        """One execution of a leaf: on scalars, or for all lanes of the vector loop around it."""
+        return self.guarded(leaf, self.with_bindings(lambda: self.stores(leaf, scope)), scope)
 
     def guarded(self, leaf: Leaf, stores: list[Any], scope: Scope) -> list[Any]:
         if not leaf.where:
@@ -393,7 +390,7 @@ class _Lowering(Expressions):
             return self.lane_by_lane(leaf, scope)
         if len(leaf.body) == 1 and (guarded := guarded_value(leaf.body[0], var)) is not None:
             return self.branch(leaf, *guarded, scope)
-        return self.guarded(leaf, self.with_bindings(lambda: self.vector_stores(leaf, scope)), scope)
+        return self.leaf(leaf, scope)
 
     def branch(self, leaf: Leaf, conditions: list[Expr], then: Expr, otherwise: Expr, scope: Scope) -> list[Any]:
         """A leaf whose whole value hangs on conditions that are the same for all lanes: a branch around the vector."""
@@ -401,11 +398,10 @@ class _Lowering(Expressions):
         sides = [sequence(self.vector_leaf(replace(leaf, body=(side,)), scope)) for side in (then, otherwise)]
         return [tx.IfThenElse(condition, *sides)]
 
-    def vector_stores(self, leaf: Leaf, scope: Scope) -> list[Any]:
-        assert scope.vector is not None
-        var, lanes = scope.vector
+    def stores(self, leaf: Leaf, scope: Scope) -> list[Any]:
+        var, lanes = scope.vector or ("", 1)
         values = [self.value(b, scope) for b in leaf.body]
-        if leaf.part == "update" and not any(depends(w, var) for w in leaf.writes):
+        if leaf.part == "update" and scope.vector is not None and not any(depends(w, var) for w in leaf.writes):
             return self.across_lanes(leaf, values, scope)
         wide = [widen(v, n, lanes) for v, n in values]
         if leaf.part == "update":
@@ -415,10 +411,9 @@ class _Lowering(Expressions):
     def lane_by_lane(self, leaf: Leaf, scope: Scope) -> list[Any]:
         assert scope.vector is not None
         var, lanes = scope.vector
-        if lanes > 4:  # a loop, not copies: this is not the hot path
-            flat = Scope(scope.values, scope.ranges, scope.storage, None, scope.scratch)
-            if not any(isinstance(scope.storage[x.buffer], Registers) for x in accesses(leaf)):
-                return [self.serial(var, lanes, lambda: self.leaf(leaf, flat))]
+        if lanes > 4 and not any(isinstance(scope.storage[x.buffer], Registers) for x in accesses(leaf)):
+            # a loop, not copies: this is not the hot path
+            return [self.serial(var, lanes, lambda: self.leaf(leaf, replace(scope, vector=None)))]
         scalar = [bind(scope, var, Const(k), 1) for k in range(lanes)]
         return [s for lane_scope in scalar for s in self.leaf(leaf, replace(lane_scope, vector=None))]
 
