@@ -110,8 +110,7 @@ def _sections(data: bytes) -> list[tuple[int, ...]]:
 def undefined_symbols(data: bytes, what: str) -> tuple[str, ...]:
     """The names that an object wants from what it is linked with, but for those that it can do without (weak ones).
     Raises ToolchainError where it is damaged."""
-    _, bits = elf_header(data, what)
-    wide = bits == 64
+    wide = elf_header(data, what)[1] == 64
     try:
         sections, names = _sections(data), set()
         for _, kind, _, _, offset, length, link, _, _, entry in sections:
@@ -119,10 +118,8 @@ def undefined_symbols(data: bytes, what: str) -> tuple[str, ...]:
                 continue
             strings = sections[link][4]
             for at in range(offset + entry, offset + length, entry):  # the first is nobody's
-                name = struct.unpack_from("<I", data, at)[0]
-                binding = data[at + (4 if wide else 12)] >> 4
-                section = struct.unpack_from("<H", data, at + (6 if wide else 14))[0]
-                if section == 0 and binding != _WEAK:
+                name, *_, binding, _, section = struct.unpack_from("<IBBH" if wide else "<IIIBBH", data, at)
+                if section == 0 and binding >> 4 != _WEAK:
                     names.add(text_at(data, strings + name))
         return tuple(sorted(names - {"", "_GLOBAL_OFFSET_TABLE_"}))
     except (IndexError, ValueError, struct.error):

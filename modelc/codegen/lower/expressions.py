@@ -10,7 +10,7 @@ from modelc.codegen.lean_tvm import tvm, tx
 from modelc.codegen.lower.leaves import flattened, lane_step
 from modelc.codegen.lower.limits import limited_float, limited_whole
 from modelc.codegen.lower.places import Memory, Registers, Scope, bind, load_slots, number, store_slots, stored_dtype
-from modelc.codegen.math.code import tir_dtype
+from modelc.codegen.math.code import COMPARED, tir_dtype
 from modelc.codegen.math.operations import lower_cast, lower_limited, lower_op
 from modelc.codegen.vectors import (
     INDEX_OPS,
@@ -71,7 +71,7 @@ class Expressions:
             return (index if given == "int64" else lower_cast("int64", index, given, lanes)), lanes
         if isinstance(e, Load):
             return self.load(e, scope)
-        if e.name in ("lt", "le", "gt", "ge", "eq", "ne") and all(self.is_index(a) for a in e.args):
+        if e.name in COMPARED and all(linear(a) is not None for a in e.args):
             by_lanes = scope.vector is not None and any(scope.vector[0] in variables(a) for a in e.args)
             sides = [self.index(a, scope, by_lanes) for a in e.args]
             lanes = max(map(lanes_of, sides))
@@ -122,9 +122,6 @@ class Expressions:
         made = stores()
         named, self.bindings = self.bindings, outer
         return [*named, *made]
-
-    def is_index(self, e: Expr) -> bool:
-        return linear(e) is not None
 
     def select(self, e: Op, scope: Scope) -> tuple[Any, int]:
         """A select; one whose condition is the same for all lanes evaluates the side it takes alone."""
