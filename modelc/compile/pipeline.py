@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from modelc import __version__
-from modelc.codegen.pack import pack_constant
 from modelc.compile.byte_prices import Reasons, slower_in_bytes, widened_bytes
 from modelc.compile.choices import (
     Choices,
@@ -456,7 +455,7 @@ class Run:
         checked, states = self.config.check_addresses, self.config.inputs.states
         with blaming_choices("tasks and layouts", bool(self.tasks)):
             plans = tuple(
-                plan_program(program, compiled, parameters, pack_constant, checked, expose, {} if expose else states)
+                plan_program(program, compiled, parameters, checked, expose, {} if expose else states)
                 for program in programs.rounded
             )
         tasks = {key: one.candidate for key, one in compiled.items()}

@@ -136,7 +136,7 @@ def test_flags_are_drawn_in_every_combination_and_trip_counts_from_none() -> Non
         "the then_branch of If 'g'",
         "the else_branch of If 'g'",
     ]
-    loop = Repeat("l", 0, 6, -1, at[2], None, Argument("arena"), None, (), ())
+    loop = Repeat(name="l", first=0, end=6, limit=-1, count=at[2], number=Argument("arena"), carried=(), moving=())
     plan = replace(plan, control=(loop,))
     assert {int(deciding(plan, k)["n"]) for k in range(least_samples(plan))} == {0, 1, 2}
     assert not_run(plan, [0] * 6) == ["the body of Loop 'l'"] and not not_run(plan, [0] * 5 + [1])
