@@ -31,6 +31,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from ranking import APART, Ranking, as_measured, ranked
 
 from modelc.database import Conditions, Record, code_version, default_place, records
 from modelc.errors import ModelcError
@@ -40,7 +41,6 @@ from modelc.target import Target, load_target
 from modelc.tune.search.learned import MISSING, Example, analytic, available, fit, groups_of, held_out, scales
 from modelc.tune.search.learned import throughputs as measured
 from modelc.tune.search.population import Space
-from modelc.tune.search.ranking import APART, Ranking, as_measured, ranked
 from modelc.tune.search.resume import COMPARED, examples_of
 
 
