@@ -21,8 +21,7 @@ from modelc.database import Conditions, Database, code_version, database_for
 from modelc.errors import ConfigError, TargetError, blaming
 from modelc.frontend.load.given import UNNAMED, ModelSource, model_file
 from modelc.ir.block import Task
-from modelc.ir.candidate import Candidate
-from modelc.measure import Cluster, Measurement, Measurer, Setting, Where
+from modelc.measure import Cluster, Measurer, Setting, Where
 from modelc.measure.bench import beside
 from modelc.package import check_place, emulator, find_toolchain, lacking, machine_of
 from modelc.package.toolchain import native_machine
@@ -37,7 +36,7 @@ from modelc.tune.search.explorers import explorer_class
 from modelc.tune.search.objectives import Aim, Objective, Weights
 from modelc.tune.search.resume import Memory
 from modelc.tune.search.standing import Standing
-from modelc.tune.search.tune import Budget, Subject, Tuned
+from modelc.tune.search.tune import Budget, Tuned
 from modelc.tune.selection import Made, made
 from modelc.verb import Progress, asked_by
 from modelc.verify.report import Report
@@ -257,7 +256,7 @@ def _tuned(
     )
     joint.prepare()
     with _measurer(run, where, request) as measurer, beside(measurer.measuring):
-        search, leading = joint.run(Measuring(measurer))
+        search, leading = joint.run(measurer)
     notes = [joint.learned.says] if explorer_class(request.explorer).learns else []
     if search.trouble:
         notes.append(f"measuring has ended early, and the package is made of what was measured: {search.trouble}")
@@ -305,23 +304,6 @@ def _measurer(run: Run, where: Where, request: TuneRequest) -> Measurer | Cluste
     if where.cluster:
         return Cluster(run.target, where.cluster, code_version, setting, say=say)
     return Measurer(run.target, setting, where=where, say=say)
-
-
-class Measuring:
-    """A Measurer, or a Cluster, as rounds of measurements ask for it: constants are as cold as a Subject says."""
-
-    def __init__(self, measurer: Measurer | Cluster) -> None:
-        self.measurer: Any = measurer
-        self.ahead = measurer.lead
-
-    def submit(self, subject: Subject, candidate: Candidate, verify: bool) -> int:
-        measured = self.measurer.subject(subject.task, subject.cold_bytes)
-        number: int = self.measurer.submit(measured, candidate, verify=verify)
-        return number
-
-    def result(self) -> tuple[int, Measurement]:
-        measured: tuple[int, Measurement] = next(self.measurer.results())
-        return measured
 
 
 @asked_by(TuneRequest)
