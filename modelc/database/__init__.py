@@ -6,8 +6,7 @@ whole.py      a network with what was found for its Tasks, timed beside the one 
 file.py       opening a file that may be anything, making a new one, what SQLite's errors mean
 store.py      the database: adding, listing, counting, removing
 compare.py    records of one Task on one scale, and the best of them
-consulted.py  what was asked of it, and whether the answers are still the same
-recorded.py   what compiling takes from it
+recorded.py   what compiling takes from it, what it asked, and whether the answers are still the same
 summary.py    what is in it, Task by Task
 exchange.py   JSON lines out and in
 verbs.py      what users do with a database
