@@ -142,10 +142,19 @@ class Bench:
         cold = {n: k for k, names in enumerate(subject.alike) for n in names} if subject.cold_bytes else {}
         return Part(built.kernel, f"{name}.so", files, sizes, cold, built.serial)
 
-    def run(
+    def run(self, name: str, subject: Subject, candidate: Candidate, built: BuiltFiles, effort: Effort) -> Measurement:
+        """Measures what was built, whose files are dropped then. The first good one of a subject becomes its reference,
+        whose files stay. Raises MeasureError."""
+        part = self.part(name, subject, built)
+        try:
+            return self._measured(name, subject, candidate, built, part, effort)
+        finally:
+            if subject.reference is None or subject.reference.library != part.library:
+                self.drop(name, subject.task)
+
+    def _measured(
         self, name: str, subject: Subject, candidate: Candidate, built: BuiltFiles, part: Part, effort: Effort
     ) -> Measurement:
-        """Measures what was built. The first good one of a subject becomes its reference. Raises MeasureError."""
         best = subject.best * subject.reference_seconds if subject.reference and subject.reference_seconds else 0.0
         job = Job(
             task=subject.task,

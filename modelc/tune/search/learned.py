@@ -67,7 +67,7 @@ def described(space: Space, individuals: Sequence[Individual]) -> list[Example]:
     """Schedules that are not measured yet."""
     if not individuals:
         return []
-    rows = np.stack([space.row(individual) for individual in individuals])
+    rows = np.stack([individual.row for individual in individuals])
     return [
         Example(space.task.hash, numbers, knobs_of(individual.sketch, individual.point), float(seconds))
         for individual, seconds, numbers in zip(individuals, space.estimate(rows), space.features(rows), strict=True)
