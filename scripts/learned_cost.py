@@ -33,7 +33,7 @@ from pathlib import Path
 import numpy as np
 from ranking import APART, Ranking, as_measured, ranked
 
-from modelc.database import Conditions, Record, code_version, default_place, records
+from modelc.database import Conditions, Database, Record, code_version, default_place
 from modelc.errors import ModelcError
 from modelc.ir.block import Task
 from modelc.policy import SCHEDULES, Policy
@@ -66,10 +66,12 @@ def bytes_in(target: Target, place: str) -> int:
 
 def read(path: Path, target: Target, version: str, most: int) -> list[Example]:
     found: list[Example] = []
-    for task, own in records(path, target.key, version):
-        found += examples_of_task(task, own, target)
-        if len(found) >= most:
-            break
+    with Database(path, write=False) as database:
+        for key in database.tasks():
+            own = list(database.records(key, target=target.key, version=version))
+            task = database.task(key) if own else None
+            if task is not None and len(found) < most:
+                found += examples_of_task(task, own, target)
     return found
 
 

@@ -13,7 +13,7 @@ verbs.py      what users do with a database
 """
 
 from modelc.database.record import Conditions, Record
-from modelc.database.store import Database, database_for, default_place, records
+from modelc.database.store import Database, database_for, default_place
 from modelc.database.verbs import export, import_, merge, prune, show
 from modelc.database.version import code_version
 
@@ -28,6 +28,5 @@ __all__ = [
     "import_",
     "merge",
     "prune",
-    "records",
     "show",
 ]

@@ -90,14 +90,18 @@ class Conditions:
     ) -> Conditions:
         """Those of `task` in a network whose parameters take `cold_bytes`, where kernels run `through` a command."""
         key = f"{target.key} through {shlex.join(through)}" if through else target.key
-        where = constants_in(target, cold_bytes) if task.constants else NO_CONSTANTS
         allowed = " ".join(name for name in SCHEDULES if getattr(policy, name))
-        return Conditions(key, version, threads, where, allowed)
+        return Conditions(key, version, threads, place_of(task, target, cold_bytes), allowed)
 
 
 def constants_in(target: Target, cold_bytes: int) -> str:
     """The innermost cache that holds so many bytes, or "memory"."""
     return next((cache.name for cache in target.caches if cold_bytes <= cache.bytes), DEEP)
+
+
+def place_of(task: Task, target: Target, cold_bytes: int) -> str:
+    """Where the constants of a Task lie in a network whose parameters take so many bytes, if it has some."""
+    return constants_in(target, cold_bytes) if task.constants else NO_CONSTANTS
 
 
 @dataclass(frozen=True)

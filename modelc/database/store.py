@@ -282,16 +282,6 @@ def database_for(given: str | Path | bool, write: bool) -> tuple[Database | None
     return (Database(path, write) if write or os.path.lexists(path) else None), note
 
 
-def records(path: str | Path, target: str, version: str) -> Iterator[tuple[Task, list[Record]]]:
-    """What a database knows of one target and version of the code, Task by Task: what a cost is learned from."""
-    with Database(path, write=False) as database:
-        for key in database.tasks():
-            listed = list(database.records(key, target=target, version=version))
-            task = database.task(key) if listed else None
-            if task is not None:
-                yield task, listed
-
-
 def checked_task(key: str, text: object) -> Task:
     """The Task that `text` says, if it has the hash `key`. Raises ValueError."""
     try:
@@ -349,6 +339,3 @@ def _where(wanted: Mapping[str, object]) -> tuple[str, list[object]]:
     given = {name: value for name, value in wanted.items() if value is not None}
     clause = " AND ".join(f"{name} = ?" for name in given)
     return f" WHERE {clause}" if clause else "", list(given.values())
-
-
-__all__ = ["Count", "Database", "checked_task", "default_place", "records"]

@@ -97,11 +97,8 @@ class Bench:
 
     def subject(self, task: Task, cold_bytes: int = 0) -> Subject:
         """The same one for an equal Task."""
-        subject = self._subjects.get((str(task), cold_bytes))
-        if subject is None:
-            subject = Subject(f"t{len(self._subjects)}", task, cold_bytes)
-            self._subjects[str(task), cold_bytes] = subject
-        return subject
+        subject = Subject(f"t{len(self._subjects)}", task, cold_bytes)
+        return self._subjects.setdefault((str(task), cold_bytes), subject)
 
     def prepare(self, subject: Subject, builder: Builder) -> tuple[Any, str]:
         """Draws the inputs of a Task and computes its outputs with NumPy, once: "done", or the outcome and why not."""

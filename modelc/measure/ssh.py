@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from modelc.errors import ConfigError, MeasureError, TargetError, Unmeasurable
 from modelc.measure.job import Answer, Job
+from modelc.measure.pool import end_of
 from modelc.measure.runner import PATIENCE, Runner, program
 from modelc.package import machine_of
 from modelc.target import Target
@@ -280,5 +281,5 @@ class SshRunner(Runner):
             code = process.wait(ENDING)
         except subprocess.TimeoutExpired:
             return Vanished("it does not answer")
-        said = (self._said().splitlines() or ["it said nothing"])[-1].strip()
+        said = (end_of(self._log).splitlines() or ["it said nothing"])[-1].strip()
         return Vanished(said) if code == GONE else MeasureError(said)

@@ -11,7 +11,7 @@ import numpy as np
 
 from modelc.compile.pipeline import Run
 from modelc.compile.programs import Programs
-from modelc.database.record import NO_CONSTANTS, constants_in
+from modelc.database.record import place_of
 from modelc.ir.block import Block, Task
 from modelc.package.spec import PackageSpec
 from modelc.plan.program import Compiled
@@ -60,7 +60,7 @@ class Network:
 
     def place_of(self, task: Task) -> str:
         """Where the constants of a Task lie, by which measurements are told apart."""
-        return constants_in(self.run.target, self.programs.parameter_bytes) if task.constants else NO_CONSTANTS
+        return place_of(task, self.run.target, self.programs.parameter_bytes)
 
 
 @dataclass(frozen=True)

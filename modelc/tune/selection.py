@@ -12,7 +12,7 @@ from modelc import __version__
 from modelc.compile.choices import Choices
 from modelc.compile.pipeline import Run
 from modelc.database import Database
-from modelc.database.record import NO_CONSTANTS, constants_in
+from modelc.database.record import place_of
 from modelc.database.recorded import Recorded
 from modelc.database.whole import gains
 from modelc.errors import DatabaseError, VerificationError
@@ -219,7 +219,11 @@ class _Selection:
             }
         else:
             places = {key: self.network.place_of(task) for key, task in alternative.tasks.items()}
-            own = {s.task.hash: s for s in self.subjects if places.get(s.task.hash) == self._place_of(s)}
+            own = {
+                s.task.hash: s
+                for s in self.subjects
+                if places.get(s.task.hash) == place_of(s.task, run.target, s.cold_bytes)
+            }
             faster = {key: s.best for key, s in own.items()}
             measured = {key: s.compared for key, s in own.items()}
         if timed:
@@ -279,10 +283,6 @@ class _Selection:
         say = partial(self.network.run.stages.progress, "finals")
         times = step_times(stage, self.network.run, specs, task_of, self.threads, say)
         return {key: rows[: 1 + len(entered.get(key, ()))] for key, rows in times.items()}
-
-    def _place_of(self, subject: Subject) -> str:
-        """Where the constants of a Subject lie."""
-        return constants_in(self.network.run.target, subject.cold_bytes) if subject.task.constants else NO_CONSTANTS
 
     def _locked(
         self, alternative: Alternative, changed: Mapping[str, Candidate], done: Mapping[str, Compiled] | None = None

@@ -16,7 +16,7 @@ from made_up_machines import MATMULS, Machine, subjects_of
 from three_ways import host_target
 
 import modelc
-from modelc.database import Database, Record, code_version, database_for, default_place, file, records
+from modelc.database import Database, Record, code_version, database_for, default_place, file
 from modelc.database.compare import apart, comparable, fastest
 from modelc.database.exchange import exported
 from modelc.database.recorded import Recorded
@@ -45,10 +45,12 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
         assert database.others(TASK.hash, replace(CONDITIONS, threads=2)) == 9
         (count,) = database.counts()
         assert (count.tasks, count.records, count.failures, count.threads) == (1, 9, 1, 1)
-    ((task, found),) = records(tmp_path / "d", CONDITIONS.target, CONDITIONS.version)
+    with Database(tmp_path / "d", write=False) as database:
+        found = list(database.records(target=CONDITIONS.target, version=CONDITIONS.version))
+        task = database.task(TASK.hash)
+        assert not list(database.records(target=CONDITIONS.target, version="another"))
     assert task == TASK and [one.candidate.key for one in found] == [one.key for one in (*made(), failed)]
     assert all(individual_of(space(), one) is not None for one in found)
-    assert not list(records(tmp_path / "d", CONDITIONS.target, "another"))
 
 
 def test_the_latest_time_of_a_whole_counts(tmp_path: Path) -> None:
