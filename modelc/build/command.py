@@ -25,7 +25,7 @@ from modelc.build.matrix import NAME, read_matrix
 from modelc.build.output import check_places, output_of
 from modelc.build.summary import BEGINNINGS, SCHEMA, VERSION, junit, markdown, packages_of, read_build
 from modelc.database import Database, database_for
-from modelc.database.consulted import Consulted
+from modelc.database.recorded import Consulted
 from modelc.errors import ConfigError, PackageError
 from modelc.measure.where import Where
 from modelc.package import Package, read_package

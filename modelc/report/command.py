@@ -11,7 +11,7 @@ from typing import Any
 
 from modelc.build.summary import COLUMNS, NUMBERS, failures_of, read_build, rows, sentence
 from modelc.database import Database
-from modelc.database.compare import comparable
+from modelc.database.compare import comparable, untuned_key
 from modelc.database.record import Conditions, Record
 from modelc.errors import ConfigError, InputError
 from modelc.report import charts
@@ -238,11 +238,11 @@ def _course(tasks: Mapping[str, list[Record]]) -> tuple[list[dict[str, Any]], li
     table = []
     untuned_seconds = 0.0
     for key, records in tasks.items():
-        untuned = [record.key for record in records if record.untuned]
-        scaled = comparable(records, untuned[-1]) if untuned else {}
+        untuned = untuned_key(records)
+        scaled = comparable(records, untuned)
         if not scaled:
             continue
-        first = scaled[untuned[-1]][1].seconds
+        first = scaled[untuned][1].seconds
         best[key] = first
         untuned_seconds += first
         moments += [(record.measured_at, key, measured.seconds) for record, measured in scaled.values()]

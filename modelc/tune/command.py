@@ -21,8 +21,7 @@ from modelc.database import Conditions, Database, code_version, database_for
 from modelc.errors import ConfigError, TargetError, blaming
 from modelc.frontend.load.given import UNNAMED, ModelSource, model_file
 from modelc.ir.block import Task
-from modelc.ir.candidate import Candidate
-from modelc.measure import Cluster, Measurement, Measurer, Setting, Where
+from modelc.measure import Cluster, Measurer, Setting, Where
 from modelc.measure.bench import beside
 from modelc.package import check_place, emulator, find_toolchain, lacking, machine_of
 from modelc.package.toolchain import native_machine
@@ -37,8 +36,8 @@ from modelc.tune.search.explorers import explorer_class
 from modelc.tune.search.objectives import Aim, Objective, Weights
 from modelc.tune.search.resume import Memory
 from modelc.tune.search.standing import Standing
-from modelc.tune.search.tune import Budget, Subject, Tuned
-from modelc.tune.selection import Made, made
+from modelc.tune.search.tune import Budget, Tuned
+from modelc.tune.selection import made
 from modelc.verb import Progress, asked_by
 from modelc.verify.report import Report
 
@@ -199,25 +198,14 @@ def _is_target(target: Target, where: Where) -> bool:
 
 def check_tunable(target: Target, where: Where) -> None:
     """Raises TargetError where kernels for a target are not measured there, or packages not verified here."""
-    if where.here:
-        _check_machine(target)
-    _check_features(target, where)
-
-
-def _check_machine(target: Target) -> None:
-    """Raises TargetError where this machine is another than `target`."""
-    if machine_of(target.triple) != native_machine():
+    native = machine_of(target.triple) == native_machine()
+    if where.here and not native:
         raise TargetError(
             f"the target {target.name} is {target.triple}: tuning measures, and this machine cannot; say through "
             "which --runner"
         )
-
-
-def _check_features(target: Target, where: Where) -> None:
-    """Raises TargetError where this machine could not even verify what is tuned for one of its kind."""
-    if machine_of(target.triple) != native_machine() or not (missing := lacking(target.features)):
-        return
-    if where.here or not emulator(target.triple, target.features):
+    missing = lacking(target.features) if native else []
+    if missing and (where.here or not emulator(target.triple, target.features)):
         why = "measures" if where.here else "ends with verifying the package here"
         raise TargetError(
             f"the target {target.name} has features that this machine lacks ({', '.join(missing[:5])}): tuning {why}, "
@@ -257,7 +245,7 @@ def _tuned(
     )
     joint.prepare()
     with _measurer(run, where, request) as measurer, beside(measurer.measuring):
-        search, leading = joint.run(Measuring(measurer))
+        search, leading = joint.run(measurer)
     notes = [joint.learned.says] if explorer_class(request.explorer).learns else []
     if search.trouble:
         notes.append(f"measuring has ended early, and the package is made of what was measured: {search.trouble}")
@@ -267,9 +255,21 @@ def _tuned(
         with blaming(f"model {network.run.model}"):
             package = made(network, alternative, search.subjects, known_to_compile, threads, timed)
         timed = timed and not package.interrupted
-        every = (*notes, *joint.alternatives[number].notes, *package.notes)
         results.append(
-            _result(network, replace(package, notes=every), search.of(number), database, joint.earlier_records)
+            TuneResult(
+                model=network.name,
+                path=network.output,
+                tuned=package.changed > 0 or bool(package.alternative),
+                changed=package.changed,
+                tasks=len(network.compiled),
+                search=search.of(number),
+                times=package.times,
+                report=package.report,
+                alternative=package.alternative,
+                database=None if database is None else database.path,
+                earlier_records=joint.earlier_records,
+                notes=(*notes, *joint.alternatives[number].notes, *package.notes),
+            )
         )
     return results
 
@@ -281,47 +281,11 @@ def _beside_ort(network: Network, threads: int) -> float:
     return times.ort_ms / times.untuned_ms
 
 
-def _result(
-    network: Network, package: Made, search: Tuned, database: Database | None, earlier_records: int
-) -> TuneResult:
-    return TuneResult(
-        model=network.name,
-        path=network.output,
-        tuned=package.changed > 0 or bool(package.alternative),
-        changed=package.changed,
-        tasks=len(network.compiled),
-        search=search,
-        times=package.times,
-        report=package.report,
-        alternative=package.alternative,
-        database=None if database is None else database.path,
-        earlier_records=earlier_records,
-        notes=package.notes,
-    )
-
-
 def _measurer(run: Run, where: Where, request: TuneRequest) -> Measurer | Cluster:
     setting, say = Setting(request.threads, run.config.flush_denormals, request.seed), partial(request.say, "board")
     if where.cluster:
         return Cluster(run.target, where.cluster, code_version, setting, say=say)
     return Measurer(run.target, setting, where=where, say=say)
-
-
-class Measuring:
-    """A Measurer, or a Cluster, as rounds of measurements ask for it: constants are as cold as a Subject says."""
-
-    def __init__(self, measurer: Measurer | Cluster) -> None:
-        self.measurer: Any = measurer
-        self.ahead = measurer.lead
-
-    def submit(self, subject: Subject, candidate: Candidate, verify: bool) -> int:
-        measured = self.measurer.subject(subject.task, subject.cold_bytes)
-        number: int = self.measurer.submit(measured, candidate, verify=verify)
-        return number
-
-    def result(self) -> tuple[int, Measurement]:
-        measured: tuple[int, Measurement] = next(self.measurer.results())
-        return measured
 
 
 @asked_by(TuneRequest)
