@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 from modelc.frontend.quantize.halves import write_rounded
-from modelc.frontend.quantize.layers import Layer
+from modelc.frontend.quantize.layers import Layer, class_scores
 from modelc.frontend.quantize.recipe import ASYMMETRIC, FLOAT16, FLOAT32, INT8, SYMMETRIC, Floats, LayerChoice, Recipe
-from modelc.frontend.quantize.scores import class_scores
+from modelc.frontend.quantize.switched import Switched
 from modelc.frontend.quantize.write import correctable, write_quantized
-from modelc.quantize.asymmetric import nearer
 from modelc.quantize.calibration import Calibrating
 from modelc.quantize.cut import Cut, Way, cut, ordered
-from modelc.quantize.halves import halves_of
-from modelc.quantize.measure import Drop, measure_of, unseen
-from modelc.quantize.network import Network
+from modelc.quantize.measure import Drop, measure_of, real_outputs, relative_error, unseen
 from modelc.quantize.price import Priced, priced, priced_more
-from modelc.quantize.trials import Alone, runs, spread
+from modelc.quantize.samples import Arrays
+from modelc.quantize.trials import ENGINE, Alone, runs, spread
+from modelc.verify.engine import Engine
 
 WATCHED = 4  # samples on which the error that each layer adds to the network is measured
 MOST_JUDGED = 64  # samples that are held back and looked at; more where the drop that is allowed is a smaller share
@@ -27,6 +28,24 @@ MOST_COUNTED = 1024  # of these
 GIVEN_BACK = "given back for its error"
 NO_FASTER = {FLOAT16: "no faster in bytes by estimate", FLOAT32: "no faster by estimate"}  # by what a layer is instead
 WEIGHTS = {INT8: SYMMETRIC, ASYMMETRIC: ASYMMETRIC}  # of the ways that multiply bytes
+
+
+class Network:
+    """A model that computes any choice of layers in bytes and in float16, with corrections where it is `corrected`."""
+
+    def __init__(self, switched: Switched, path: Path, threads: int, stack: ExitStack) -> None:
+        switched.write(path)
+        self.switched, self.corrected = switched, True
+        self.engine = stack.enter_context(Engine(ENGINE, path, threads, timed=False))
+
+    def outputs(self, ways: Mapping[str, str], samples: Sequence[Arrays]) -> list[Arrays]:
+        """What it gives for each sample where layers are computed in these `ways`, by name, others in float32."""
+        on = self.switched.inputs(ways, self.corrected)
+        return [self.engine.run({**sample, **on}) for sample in samples]
+
+    def error(self, ways: Mapping[str, str], samples: Sequence[Arrays], wanted: Sequence[Arrays]) -> float:
+        """The relative error of its outputs then."""
+        return relative_error(self.outputs(ways, samples), wanted, real_outputs(wanted))
 
 
 class Deciding:
@@ -41,23 +60,24 @@ class Deciding:
         self.say(f"{len(self.judging)} samples that are held back, in float32")
         outputs = list(runs(c.plain, [*self.judging, *self.watched], self.threads))
         wanted, self.watched_outputs = outputs[: len(self.judging)], outputs[len(self.judging) :]
-        self.measure = measure_of(c.calibration.metric, wanted, self.judging, class_scores(c.floats))
+        self.measure = measure_of(c.calibration.metric, wanted, self.judging, class_scores(c.trials.floats))
         self.smoothed, self.alone = c.smoothed()
-        self.floats, self.layers = c.floats, c.layers
-        self.before, self.after = c.prices(self.alone, self.smoothed)
-        half = c.price_of_half()
+        self.layers = c.trials.layers
+        names = [layer.name for layer in self.layers]
+        self.say("the price of float32")
+        self.before = priced(c.run, c.plain, names)
+        self.say("the price of bytes")
+        self.after, half = priced(c.run, c.all_narrow(self.alone, self.smoothed, ()), names), c.price_of_half()
         self.faster = [layer for layer in self.layers if self.saved(self.after, layer.name) > 0]
         shorter = [x for x in self.layers if x.name in half.halves and self.saved(half, x.name) > 0]
-        self.halves = halves_of(
-            self.floats, shorter, half.halves, c.samples.calibrating, c.folder, self.threads, self.say
-        )
+        self.halves = replace(c.trials, layers=shorter).halves(half.halves)
         self.network, self.corrections = self.corrected()
         self.ways = {
             FLOAT32: {name: Way(FLOAT32, seconds, 0.0) for name, seconds in self.before.layers.items()},
             INT8: self.watched_ways(INT8, self.after, [layer.name for layer in self.faster]),
             FLOAT16: self.watched_ways(FLOAT16, half, self.halves.deviations),
         }
-        self.zeros = Alone({}, {}, {})  # each layer by itself, with asymmetric weights
+        self.zeros = Alone()  # each layer by itself, with asymmetric weights
 
     def saved(self, price: Priced, layer: str) -> float:
         """The seconds that a layer takes less than in float32."""
@@ -122,7 +142,7 @@ class Deciding:
             {value: stored for value, stored in self.alone.ranges.items() if value in read},
             {name: self.trials(narrow[name]).means[name] for name in self.corrections if name in narrow},
             self.smoothed if narrow else {},
-            self.calibrating.most,
+            self.calibrating.trials.most,
         )
 
     def trials(self, way: str) -> Alone:
@@ -161,7 +181,9 @@ class Deciding:
     def corrected(self) -> tuple[Network, Mapping[str, Floats]]:
         """The network with the means of what its layers are off added to them, or without, whichever is nearer where
         all that are faster so are in bytes; and these means, if they are added."""
-        means = {x.name: self.alone.means[x.name] for x in self.faster if correctable(self.floats, x)}
+        means = {
+            x.name: self.alone.means[x.name] for x in self.faster if correctable(self.calibrating.trials.floats, x)
+        }
         self.say("the network with every layer in bytes")
         network = self.switched(means, {})
         ways, errors = {layer.name: INT8 for layer in self.faster}, dict[bool, float]()
@@ -174,26 +196,18 @@ class Deciding:
     def switched(self, corrections: Mapping[str, Floats], asymmetric: Mapping[str, Floats | None]) -> Network:
         """The network with layers in any of the ways; those in `asymmetric` with such weights too, which have
         corrections of their own."""
-        return Network(
-            self.floats,
-            self.layers,
-            self.alone.ranges,
-            corrections,
-            self.calibrating.most,
-            self.calibrating.folder / "switched.onnx",
-            self.threads,
-            self.calibrating.stack,
-            asymmetric,
-            self.halves.deviations,
+        c, deviations = self.calibrating, self.halves.deviations
+        switched = Switched(
+            c.trials.floats, self.layers, self.alone.ranges, c.trials.most, corrections, asymmetric, deviations
         )
+        return Network(switched, c.folder / "switched.onnx", self.threads, c.stack)
 
     def asymmetric(self) -> dict[str, Way]:
         """The layers that can have asymmetric weights, and are faster with them than in float32. What they add to the
         network's error is taken to fall as what they are off by themselves does."""
         c, symmetric = self.calibrating, self.ways[INT8]
         self.say(f"asymmetric weights of {len(self.faster)} layers")
-        samples = c.samples.calibrating
-        worth, self.zeros = nearer(self.floats, self.faster, self.alone, c.most, samples, c.folder, c.threads, c.say)
+        worth, self.zeros = replace(c.trials, layers=self.faster).asymmetric(self.alone)
         if not worth:
             return {}
         self.say("the price of asymmetric weights")

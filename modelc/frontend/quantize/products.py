@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from onnx import NodeProto
 
 from modelc.frontend.load.read import tensor_array
-from modelc.frontend.quantize.floats import FloatModel
-from modelc.frontend.quantize.four_bits import MIDDLE, Floats, FourBits
-from modelc.frontend.quantize.layers import attribute
+from modelc.frontend.quantize.floats import STANDARD, FloatModel
+from modelc.frontend.quantize.layers import attribute, factor
+from modelc.frontend.quantize.weights import MIDDLE, Floats, FourBits
 
 BLOCKS = (16, 32, 64, 128, 256)  # that MatMulNBits may have
-STANDARD = ("", "ai.onnx")
 
 
 @dataclass(frozen=True)
@@ -43,16 +42,13 @@ def product_of(floats: FloatModel, node: NodeProto) -> Product | None:
     if node.op_type not in ("MatMul", "Gemm") or node.domain not in STANDARD or node.input[0] in floats.constants:
         return None
     gemm = node.op_type == "Gemm"
-    factors = {a.name: a.f for a in node.attribute if a.name in ("alpha", "beta")}
     if gemm and attribute(node, "transA", 0):
         return None
     weights = _matrix(floats, node.input[1], gemm and bool(attribute(node, "transB", 0)))
-    alpha, bias = factors.get("alpha", 1.0), node.input[2] if gemm and len(node.input) > 2 else ""
-    if weights is None or (alpha != 1.0 and isinstance(weights, FourBits)):
-        return None
-    if alpha != 1.0 and not isinstance(weights, FourBits):
-        weights = weights * np.float32(alpha)
-    return Product(node.name, node.input[0], weights, bias, factors.get("beta", 1.0) if bias else 1.0)
+    alpha, bias = factor(node, "alpha"), node.input[2] if gemm and len(node.input) > 2 else ""
+    if alpha != 1.0 and weights is not None:
+        weights = None if isinstance(weights, FourBits) else weights * np.float32(alpha)
+    return None if weights is None else Product(node.name, node.input[0], weights, bias, factor(node, "beta"))
 
 
 def _matrix(floats: FloatModel, name: str, turned: bool) -> Floats | FourBits | None:

@@ -3,19 +3,20 @@ Packing."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import NodeProto, checker, helper, numpy_helper
+from onnx import NodeProto, checker, helper
 
 from modelc.errors import ConfigError, ModelError
 from modelc.frontend.quantize.equalise import applied
 from modelc.frontend.quantize.floats import FloatModel, drop_unread, float_model
-from modelc.frontend.quantize.layers import Layer, layers_of
+from modelc.frontend.quantize.layers import Layer, factor, layers_of, weights_of
 from modelc.frontend.quantize.packing import Packing, packed_model
-from modelc.frontend.quantize.recipe import Recipe
+from modelc.frontend.quantize.recipe import Range, Recipe
 from modelc.frontend.quantize.weights import as_bytes, bias_as_whole
 from modelc.frontend.witness.excerpt import save_model
 from modelc.frontend.witness.surgery import save
@@ -48,17 +49,20 @@ def quantized(model: str | Path, recipe: Recipe) -> onnx.ModelProto:
     narrow = [layer for layer in layers.values() if layer.name in recipe.narrow]
     if lacking := [layer.rounded for layer in narrow if layer.rounded not in recipe.ranges]:
         raise ConfigError(f"the choices do not say how {lacking[0]!r} is rounded")
-    writer = _Writer(floats, recipe)
     for layer in narrow:
         correct(floats, layer, recipe.corrections.get(layer.name))
+    behind = dict[str, list[NodeProto]]()
     for value in dict.fromkeys(layer.rounded for layer in narrow):
-        writer.round(value, [layer for layer in layers.values() if layer.rounded == value])
-    for layer in narrow:
-        writer.narrow(layer)
-    writer.place()
+        _read_rounded(floats, value, [layer for layer in layers.values() if layer.rounded == value], recipe)
+        behind[value] = rounding(floats, value, value, recipe.ranges[value])
+    first = [node for layer in narrow for node in _multiply_bytes(floats, layer, recipe)]
+    floats.put([*first, *floats.behind(floats.model.graph.node, behind)])
     drop_unread(floats)
     del floats.model.graph.value_info[:]  # which may say another order of nodes than there is now
     return floats.model
+
+
+# --- corrections ----------------------------------------------------------------------------------------------------
 
 
 def correctable(floats: FloatModel, layer: Layer) -> bool:
@@ -73,8 +77,7 @@ def correct(floats: FloatModel, layer: Layer, added: NDArray[np.float32] | None)
         return
     node, place = biased
     bias = floats.array(node.input[place]) if len(node.input) > place else None
-    name = f"{layer.name}/bias"
-    floats.set(name, (added if bias is None else bias + added).astype(np.float32))
+    name = floats.set(f"{layer.name}/bias", (added if bias is None else bias + added).astype(np.float32))
     if len(node.input) > place:
         node.input[place] = name
     else:
@@ -83,99 +86,68 @@ def correct(floats: FloatModel, layer: Layer, added: NDArray[np.float32] | None)
 
 def _biased(floats: FloatModel, layer: Layer) -> tuple[NodeProto, int] | None:
     """The node that adds a bias to what a layer writes, and at which place it reads that; None where none can."""
-    weights = floats.array(layer.weights)
     if layer.adding:
         node = floats.node(layer.adding)
         return node, next(k for k, name in enumerate(node.input) if name != layer.y)
     node = floats.node(layer.name)
-    if layer.op == "MatMul" or weights is None or any(a.name in ("alpha", "beta") and a.f != 1 for a in node.attribute):
+    if layer.op == "MatMul" or factor(node, "alpha") != 1 or factor(node, "beta") != 1:
         return None
     if len(node.input) < 3:
         return node, 2
     bias = floats.array(node.input[2])
-    return (node, 2) if bias is not None and bias.shape == (weights.shape[layer.axis],) else None
+    return (node, 2) if bias is not None and bias.shape == (weights_of(floats, layer).shape[layer.axis],) else None
 
 
-def shares_bytes(layers: list[Layer], value: str) -> bool:
+# --- bytes ----------------------------------------------------------------------------------------------------------
+
+
+def shares_bytes(layers: Sequence[Layer], value: str) -> bool:
     """Whether what is rounded for some of the `layers` that read a value is read rounded by the nodes that are no layer
     too: of images, which are large, bytes alone are stored then, and what moves alone make of them is no other value. A
     layer that stays in float32 reads what is not rounded."""
     return all(layer.op == "Conv" for layer in layers) or any(layer.x != value for layer in layers)
 
 
-class _Writer:
-    """Nodes that are added to a model, and what they stand behind."""
+def rounding(floats: FloatModel, x: str, prefix: str, stored: Range) -> list[NodeProto]:
+    """The nodes that round a value to bytes and write what these stand for, `prefix`/rounded."""
+    whole, scale, zero = f"{prefix}/bytes", f"{prefix}/scale", f"{prefix}/zero"
+    floats.set(scale, np.float32(stored.scale))
+    floats.set(zero, np.uint8(stored.zero))
+    return [
+        helper.make_node("QuantizeLinear", [x, scale, zero], [whole], f"{prefix}/quantize"),
+        helper.make_node("DequantizeLinear", [whole, scale, zero], [f"{prefix}/rounded"], f"{prefix}/dequantize"),
+    ]
 
-    def __init__(self, floats: FloatModel, recipe: Recipe) -> None:
-        self.floats, self.ranges, self.chosen = floats, recipe.ranges, recipe.narrow
-        self.most, self.asymmetric = recipe.largest_weight, recipe.asymmetric
-        self.nodes = {node.name: node for node in floats.model.graph.node}
-        self.behind: dict[str, list[NodeProto]] = {}  # by the value that they read
-        self.first: list[NodeProto] = []
 
-    def round(self, value: str, layers: list[Layer]) -> None:
-        """Has readers of a value, the `layers` among them, read it rounded."""
-        stored = self.ranges[value]
-        scale, zero = f"{value}/scale", f"{value}/zero"
-        self._constant(scale, np.array(stored.scale, np.float32))
-        self._constant(zero, np.array(stored.zero, np.uint8))
-        real = f"{value}/rounded"
-        shared, names = shares_bytes(layers, value), {layer.name for layer in layers}
-        for reader in self.floats.readers[value]:
-            if reader.name in self.chosen or (shared and reader.name not in names):
-                for k, name in enumerate(reader.input):
-                    if name == value:
-                        reader.input[k] = real
-        self.behind[value] = [
-            helper.make_node("QuantizeLinear", [value, scale, zero], [f"{value}/bytes"], f"{value}/quantize"),
-            helper.make_node("DequantizeLinear", [f"{value}/bytes", scale, zero], [real], f"{value}/dequantize"),
-        ]
+def _read_rounded(floats: FloatModel, value: str, layers: Sequence[Layer], recipe: Recipe) -> None:
+    """Has the readers of a value, the `layers` among them, read it rounded."""
+    shared, names = shares_bytes(layers, value), {layer.name for layer in layers}
+    for reader in floats.readers[value]:
+        if reader.name in recipe.narrow or (shared and reader.name not in names):
+            for k, name in enumerate(reader.input):
+                if name == value:
+                    reader.input[k] = f"{value}/rounded"
 
-    def narrow(self, layer: Layer) -> None:
-        """Has a layer multiply bytes."""
-        node, weights = self.nodes[layer.name], self.floats.array(layer.weights)
-        assert weights is not None
-        whole, scale, zero, _ = as_bytes(weights, layer.axis, self.most, layer.name in self.asymmetric)
-        name = f"{layer.name}/weights"
-        self._constant(f"{name}/bytes", whole)
-        self._constant(f"{name}/scale", scale)
-        self._constant(f"{name}/zero", zero)
-        self._dequantize(f"{name}/bytes", f"{name}/scale", f"{name}/zero", name, layer.axis)
-        node.input[1] = name
-        bias = self.floats.array(node.input[2]) if len(node.input) > 2 else None
-        factors = [a.f for a in node.attribute if a.name in ("alpha", "beta")]
-        if bias is None or bias.shape != scale.shape or any(factor != 1.0 for factor in factors):
-            return
-        sums = np.float32(self.ranges[layer.rounded].scale) * scale
-        added = bias_as_whole(bias, sums)
-        if added is not None and (sums >= np.finfo(np.float32).tiny).all():
-            name = f"{layer.name}/added"
-            self._constant(f"{name}/whole", added)
-            self._constant(f"{name}/scale", sums)
-            self._constant(f"{name}/zero", np.zeros(sums.shape, np.int32))
-            self._dequantize(f"{name}/whole", f"{name}/scale", f"{name}/zero", name, 0)
-            node.input[2] = name
 
-    def _dequantize(self, whole: str, scale: str, zero: str, real: str, axis: int) -> None:
-        self.first.append(
-            helper.make_node("DequantizeLinear", [whole, scale, zero], [real], f"{real}/dequantize", axis=axis)
-        )
+def _multiply_bytes(floats: FloatModel, layer: Layer, recipe: Recipe) -> Iterator[NodeProto]:
+    """Has a layer multiply bytes, and its bias be whole numbers where it can; the nodes that dequantize these."""
+    node, weights = floats.node(layer.name), weights_of(floats, layer)
+    whole, scale, zero, _ = as_bytes(weights, layer.axis, recipe.largest_weight, layer.name in recipe.asymmetric)
+    name = node.input[1] = f"{layer.name}/weights"
+    yield _dequantized(floats, name, "bytes", (whole, scale, zero), layer.axis)
+    bias = floats.array(node.input[2]) if len(node.input) > 2 else None
+    if bias is None or bias.shape != scale.shape or factor(node, "alpha") != 1 or factor(node, "beta") != 1:
+        return
+    sums = np.float32(recipe.ranges[layer.rounded].scale) * scale
+    added = bias_as_whole(bias, sums)
+    if added is not None and (sums >= np.finfo(np.float32).tiny).all():
+        name = node.input[2] = f"{layer.name}/added"
+        yield _dequantized(floats, name, "whole", (added, sums, np.zeros(sums.shape, np.int32)), 0)
 
-    def _constant(self, name: str, numbers: NDArray[np.generic]) -> None:
-        self.floats.model.graph.initializer.append(numpy_helper.from_array(np.asarray(numbers), name))
-        self.floats.constants[name] = self.floats.model.graph.initializer[-1]
 
-    def place(self) -> None:
-        """Puts the nodes where what they read has been written."""
-        graph = self.floats.model.graph
-        nodes = list(self.first)
-        for value in graph.input:
-            nodes += self.behind.pop(value.name, [])
-        for node in graph.node:
-            nodes.append(node)
-            for name in node.output:
-                nodes += self.behind.pop(name, [])
-        assert not self.behind
-        copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del graph.node[:]
-        graph.node.extend(copies)
+def _dequantized(
+    floats: FloatModel, real: str, whole: str, numbers: tuple[NDArray[np.generic], ...], axis: int
+) -> NodeProto:
+    """The node that writes `real` from whole numbers by their scales and zero points."""
+    names = [floats.set(f"{real}/{part}", of) for part, of in zip((whole, "scale", "zero"), numbers, strict=True)]
+    return helper.make_node("DequantizeLinear", names, [real], f"{real}/dequantize", axis=axis)
