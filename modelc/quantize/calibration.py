@@ -18,8 +18,7 @@ from modelc.frontend.quantize.layers import layers_of
 from modelc.frontend.quantize.recipe import ASYMMETRIC, INT8, SYMMETRIC, Floats, LayerChoice, Recipe
 from modelc.frontend.quantize.write import write_quantized
 from modelc.frontend.witness.surgery import save
-from modelc.partition.half_sums import HALF
-from modelc.partition.narrow_products import multiplies
+from modelc.partition.narrow_products import HALF, multiplies
 from modelc.quantize.measure import EXPECTED, Metric
 from modelc.quantize.price import Priced, priced, require_bytes
 from modelc.quantize.samples import Samples, read_samples

@@ -13,7 +13,7 @@ from modelc.errors import ConfigError
 from modelc.frontend.quantize.weights import LARGEST
 from modelc.ir.block import Task
 from modelc.layout.program import partition
-from modelc.partition.half_sums import HALF, half_sum
+from modelc.partition.narrow_products import HALF, half_sum
 from modelc.passes.machine import BYTES, multiplied
 from modelc.space.choose import OPTIMISM
 from modelc.target import Target

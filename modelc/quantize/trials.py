@@ -18,7 +18,7 @@ from modelc.frontend.quantize.layers import Layer, weights_of
 from modelc.frontend.quantize.recipe import Floats, Range
 from modelc.frontend.quantize.trials import trial, write_halves, write_statistics, write_trials
 from modelc.frontend.quantize.weights import as_bytes, zeros_pay
-from modelc.partition.half_sums import LARGEST, relative_error
+from modelc.partition.narrow_products import LARGEST, relative_error
 from modelc.quantize.samples import Arrays
 from modelc.verify.engine import Engine
 

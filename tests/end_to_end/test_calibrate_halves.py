@@ -22,7 +22,7 @@ from modelc.frontend.quantize.halves import terms, write_rounded
 from modelc.frontend.quantize.layers import layers_of
 from modelc.frontend.quantize.recipe import LayerChoice, Recipe
 from modelc.package import run_emulated
-from modelc.partition.half_sums import relative_error
+from modelc.partition.narrow_products import relative_error
 from modelc.quantize.calibration import Calibration
 from modelc.quantize.command import compile_calibrated
 from modelc.quantize.trials import Halves, Trials
