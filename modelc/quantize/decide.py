@@ -9,11 +9,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from modelc.frontend.quantize.halves import write_rounded
 from modelc.frontend.quantize.layers import Layer, class_scores
 from modelc.frontend.quantize.recipe import ASYMMETRIC, FLOAT16, FLOAT32, INT8, SYMMETRIC, Floats, LayerChoice, Recipe
 from modelc.frontend.quantize.switched import Switched
-from modelc.frontend.quantize.write import correctable, write_quantized
+from modelc.frontend.quantize.write import correctable, write_quantized, write_rounded
 from modelc.quantize.calibration import Calibrating
 from modelc.quantize.cut import Cut, Way, cut, ordered
 from modelc.quantize.measure import Drop, measure_of, real_outputs, relative_error, unseen

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.frontend.quantize.floats import FloatModel
-from modelc.frontend.quantize.halves import Deviations, terms
 from modelc.frontend.quantize.layers import Layer, weights_of
 from modelc.frontend.quantize.recipe import Floats, Range
 from modelc.frontend.quantize.trials import trial, write_halves, write_statistics, write_trials
 from modelc.frontend.quantize.weights import as_bytes, zeros_pay
+from modelc.frontend.quantize.write import Deviations, terms
 from modelc.partition.narrow_products import LARGEST, relative_error
 from modelc.quantize.samples import Arrays
 from modelc.verify.engine import Engine

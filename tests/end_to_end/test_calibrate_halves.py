@@ -18,9 +18,9 @@ import modelc
 from modelc.compile.request import CompileRequest
 from modelc.compile.result import CompileResult
 from modelc.frontend.quantize.floats import float_model
-from modelc.frontend.quantize.halves import terms, write_rounded
 from modelc.frontend.quantize.layers import layers_of
 from modelc.frontend.quantize.recipe import LayerChoice, Recipe
+from modelc.frontend.quantize.write import terms, write_rounded
 from modelc.package import run_emulated
 from modelc.partition.narrow_products import relative_error
 from modelc.quantize.calibration import Calibration

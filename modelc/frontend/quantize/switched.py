@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 
 from modelc.frontend.quantize.floats import FloatModel, copied
-from modelc.frontend.quantize.halves import Deviations, in_half
 from modelc.frontend.quantize.layers import Layer, weights_of
 from modelc.frontend.quantize.recipe import ASYMMETRIC, FLOAT16, INT8, SYMMETRIC, Floats, Range
 from modelc.frontend.quantize.weights import as_bytes
-from modelc.frontend.quantize.write import rounding, shares_bytes
+from modelc.frontend.quantize.write import Deviations, in_half, rounding, shares_bytes
 from modelc.frontend.witness.surgery import save
 
 CORRECTED = "modelc:corrected"

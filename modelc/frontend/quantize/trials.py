@@ -16,11 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from modelc.frontend.quantize.floats import FloatModel, copied, operator_set
-from modelc.frontend.quantize.halves import Deviations, in_half, sums_of
 from modelc.frontend.quantize.layers import Layer, weights_of
 from modelc.frontend.quantize.recipe import Range
 from modelc.frontend.quantize.weights import as_bytes
-from modelc.frontend.quantize.write import rounding
+from modelc.frontend.quantize.write import Deviations, in_half, rounding, sums_of
 from modelc.frontend.witness.surgery import save
 
 SAMPLED = 4096  # numbers that are taken of a value in one run, some of them more than once where it has fewer
