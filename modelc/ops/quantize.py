@@ -118,7 +118,7 @@ def _quantize(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     zero, limits = zero_point(inputs, 2, at, real), node.attrs.get("limits")
     if dtype in NARROW_FLOATS:
         body = encoded(_plus(body, zero), real, dtype, bool(node.attrs.get("saturate", 1)))
-    elif limits is not None:  # which passes set: numbers that were bytes once (passes/rounded.py)
+    elif limits is not None:  # which passes set: numbers that were bytes once (passes/written_as_read.py)
         least, largest = (const(int(limit), real) for limit in limits)
         body = cast(dtype, op("min", op("max", _plus(body, zero), least), largest))
     else:

@@ -103,14 +103,10 @@ def _worth_half(task: Task, block: AnyBlock, a: Load, b: Load) -> bool:
     assert isinstance(block, Block)
     if any(not isinstance(x, Block) or (x.reduction and x is not block) for x in task.blocks):
         return False
-    if not {a.buffer, b.buffer} & task.constants or _written_to(task, block.writes[0].buffer) != 1:
+    writing = sum(block.writes[0].buffer in written_by(x) for x in task.blocks)
+    if not {a.buffer, b.buffer} & task.constants or writing != 1:
         return False
     return can_be_cut(task, block) and parts_of(block) is not None
-
-
-def _written_to(task: Task, buffer: str) -> int:
-    """How many Blocks write a buffer."""
-    return sum(any(w.buffer == buffer for w in b.writes) for b in task.blocks if isinstance(b, Block))
 
 
 def _depth(block: Block, data: Load, constant: Load) -> int:

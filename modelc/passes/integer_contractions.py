@@ -58,8 +58,7 @@ from modelc.passes.quantized import (
     units_for,
     whole_refusal,
 )
-from modelc.passes.rounded import rounded
-from modelc.passes.widen_channels import widened
+from modelc.passes.written_as_read import written_as_read
 
 Array = NDArray[Any]
 PLAIN_MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten")
@@ -87,7 +86,7 @@ class IntegerContractions:
             graph = rewrite(rewrite(graph, self.rules()), FACTORS)
             graph = read_as_stored(EliminateCommonSubexpressions()(graph), model)
         graph = replace(graph, notes=(*graph.notes, *self.notes(graph)))
-        return widened(rounded(graph)) if self.units else graph
+        return written_as_read(graph) if self.units else graph
 
     def notes(self, graph: Graph) -> list[str]:
         """Which quantized contractions run in float, or as whole numbers without an instruction for bytes, and why."""
