@@ -29,7 +29,7 @@ from modelc.compile.config import Config
 from modelc.compile.inputs import check_elements, check_states, fitting
 from modelc.compile.limits import Limits
 from modelc.compile.padding import padding_of
-from modelc.compile.precision import Added, Arrays, constant_bytes, each_rounded, errors_added, ways
+from modelc.compile.precision import Added, Arrays, constant_bytes, errors_added, ways
 from modelc.compile.programs import Partitioning, Programs, parameter_bytes
 from modelc.compile.publish import Comparison, WrongByFiltering, offering_no_verify, publish
 from modelc.compile.result import CompileResult
@@ -63,6 +63,7 @@ from modelc.package.form import prefix_of
 from modelc.package.padding import Padding
 from modelc.partition.draft import Prepared, prepared
 from modelc.partition.narrow_products import narrowing, require
+from modelc.partition.precision import contracting_tasks, with_roundings
 from modelc.passes import Machine, run_passes
 from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.space.choose import Schedules
@@ -256,7 +257,8 @@ class Run:
 
     def added(self, programs: Programs) -> list[Added]:
         """The error that each contraction by itself would add to the outputs in bfloat16, for each set of shapes."""
-        wide, every = programs.wide, each_rounded(programs.wide)
+        wide = programs.wide
+        every = [{name: with_roundings(p, name) for name in contracting_tasks(p)} for p in wide]
         self.kernels([*wide, *(one for some in every for one in some.values())], together=False)
 
         def package(program: Program, path: Path) -> Package:

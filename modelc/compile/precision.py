@@ -16,7 +16,7 @@ from modelc.ir.program import Program
 from modelc.package import Package, read_package
 from modelc.partition.half_sums import with_sums_in_parts
 from modelc.partition.narrow_products import HALF, narrowing
-from modelc.partition.precision import contracting_tasks, to_narrow, with_roundings
+from modelc.partition.precision import contracting_tasks, to_narrow
 from modelc.scratch import TemporaryFolder
 from modelc.target import Target
 from modelc.verify.check import Runner, as_numbers
@@ -63,11 +63,6 @@ def ways(first: Kept, added: Callable[[], Sequence[Added]] | None, limit: float)
         yield from ((kept, k == len(turns)) for k, kept in enumerate(turns, 1))
 
 
-def each_rounded(wide: Sequence[Program]) -> list[dict[str, Program]]:
-    """By the Task's name, each program with the operands of one contraction rounded, for each set of shapes."""
-    return [{name: with_roundings(program, name) for name in contracting_tasks(program)} for program in wide]
-
-
 def errors_added(
     wide: Program,
     each: Mapping[str, Program],
@@ -75,14 +70,16 @@ def errors_added(
     draw: Callable[[Package], Arrays],
     progress: Callable[[str], None],
 ) -> Added:
-    """What `each` adds to the outputs of `wide`, on one drawn input. `package` writes a program's package."""
+    """What `each`, which has the operands of one Task rounded, adds to the outputs of `wide` on one drawn input: the
+    relative RMS error of the worst output. `package` writes a program's package."""
     with TemporaryFolder("precision") as folder:
         path = Path(folder) / "one.modelc"
         feed = draw(package(wide, path))
         wanted, errors = results(path, feed), dict[str, float]()
         for name, one in each.items():
             progress(f"what {name} adds in bfloat16")
-            errors[name] = error(results(package(one, path).path, feed), wanted)
+            made = results(package(one, path).path, feed)
+            errors[name] = max(distance(made[x], array, 0, 0).rms_rel for x, array in wanted.items())
         return errors
 
 
@@ -92,11 +89,6 @@ def results(package: str | Path, feed: Arrays) -> dict[str, NDArray[Any]]:
     dtypes = {tensor.name: tensor.dtype for tensor in read.manifest.variants[0].outputs}
     with ExitStack() as stack:
         return {name: as_numbers(array, dtypes[name]) for name, array in Runner(read, stack).run(dict(feed)).items()}
-
-
-def error(computed: Arrays, wanted: Arrays) -> float:
-    """The relative RMS error of the worst output."""
-    return max(distance(computed[name], array, 0, 0).rms_rel for name, array in wanted.items())
 
 
 def kept_in_turn(added: Sequence[Mapping[str, float]], limit: float) -> list[Kept]:
