@@ -11,7 +11,6 @@ from typing import Any
 from modelc.build.cells import Cell
 from modelc.build.key import ModelFiles, Sources, key_of, own_digest
 from modelc.build.matrix import LOCAL, Model
-from modelc.compile.precision import DTYPES
 from modelc.compile.request import CompileRequest
 from modelc.errors import ConfigError, ModelcError
 from modelc.package import emulator, lacking, machine_of
@@ -44,8 +43,7 @@ def looked_at(
             target = sources.target(cell.target.name)
             missing += [] if allow_code else _executed(cell)
             missing += _no_form(cell, target)
-            if cell.precision in ("bf16", "f16"):
-                require(target, DTYPES[cell.precision])
+            require(target, cell.precision)
             if cell.precision == "int8" and cell.calibration is not None:
                 require_bytes(target)
             if cell.model.gates.verified and (why := unverifiable(target)):

@@ -15,7 +15,7 @@ written once, by one Task. What a Task computes does not depend on where its val
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -142,6 +142,20 @@ class Program:
     def kernels(self) -> Iterator[BoundTask]:
         """The Tasks that become kernels, those of bodies among them."""
         return (bound for program in self.every_program for bound in program.tasks if not bound.bodies)
+
+    def with_tasks(
+        self, tasks: Iterable[BoundTask], values: Mapping[str, Placed], constants: Mapping[str, Array]
+    ) -> Program:
+        """The program with other Tasks, and those of the `values` and `constants` that these use."""
+        tasks = tuple(tasks)
+        used = {name for bound in tasks for name in bound.values.values()} | {*self.inputs, *self.outputs}
+        used |= {values[name].root for name in used}
+        return replace(
+            self,
+            constants={name: data for name, data in constants.items() if name in used},
+            values={name: place for name, place in values.items() if name in used},
+            tasks=tasks,
+        )
 
     def kinds(self) -> dict[str, str]:
         """Task name -> opaque, contraction, reduction or map."""

@@ -15,8 +15,8 @@ from modelc.errors import ConfigError, blaming
 from modelc.frontend.load.given import model_file
 from modelc.frontend.quantize.recipe import INT8, Recipe
 from modelc.passes.machine import multiplied
-from modelc.quantize.calibration import MAX_DROP, STAGE, Calibrating, Calibration
-from modelc.quantize.decide import GIVEN_BACK, Deciding
+from modelc.quantize.calibration import MAX_DROP, Calibration
+from modelc.quantize.decide import GIVEN_BACK, STAGE, Deciding
 from modelc.quantize.measure import Metric
 from modelc.quantize.price import limits_of_weights
 from modelc.scratch import TemporaryFolder
@@ -49,8 +49,7 @@ def calibrated(request: CompileRequest, calibration: Calibration) -> Recipe:
     recipes = list[Recipe]()
     for most in limits_of_weights(target):
         with blaming(f"model {request.path}"), TemporaryFolder("calibrate") as folder, ExitStack() as stack:
-            calibrating = Calibrating(request, calibration, target, most, Path(folder), stack)
-            recipes.append(Deciding(calibrating).recipe())
+            recipes.append(Deciding(request, calibration, target, most, Path(folder), stack).recipe())
         if not any(layer.why.startswith(GIVEN_BACK) for layer in recipes[-1].layers):
             break
     return min(recipes, key=lambda recipe: float(recipe.summary["int8_seconds"]))

@@ -7,7 +7,7 @@ import importlib.util
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,22 +25,6 @@ class Drop(NamedTuple):
 
     share: float
     said: str
-
-
-class Measure(Protocol):
-    """What judges outputs, sample by sample, against those of the float model: `what` names it, `step` is the share
-    that one of what it counts is of all (0 where it measures), `says` what else is noteworthy."""
-
-    @property
-    def what(self) -> str: ...
-
-    @property
-    def step(self) -> float: ...
-
-    @property
-    def says(self) -> tuple[str, ...]: ...
-
-    def drop(self, outputs: Sequence[Arrays]) -> Drop: ...
 
 
 def relative_error(outputs: Sequence[Arrays], wanted: Sequence[Arrays], names: Sequence[str]) -> float:
@@ -66,8 +50,11 @@ def real_outputs(wanted: Sequence[Arrays]) -> tuple[str, ...]:
 
 
 class Agreement:
-    """Without labels: of an output that looks like class scores, how seldom another class has the highest; of others
-    the relative error."""
+    """What judges outputs without labels, sample by sample, against those of the float model: of an output that looks
+    like class scores, how seldom another class has the highest; of others the relative error. `what` names it, `step`
+    is the share that one of what it counts is of all (0 where it measures), `says` what else is noteworthy."""
+
+    says: tuple[str, ...] = ()
 
     def __init__(self, wanted: Sequence[Arrays], scores: Sequence[str]) -> None:
         self.wanted, self.names = wanted, real_outputs(wanted)
@@ -85,10 +72,6 @@ class Agreement:
     @property
     def step(self) -> float:
         return max((1 / rows_of(self.wanted, name, -1) for name in self.scores), default=0.0)
-
-    @property
-    def says(self) -> tuple[str, ...]:
-        return ()
 
     def drop(self, outputs: Sequence[Arrays]) -> Drop:
         said, share = list[str](), 0.0
@@ -109,8 +92,8 @@ class Agreement:
 
 
 class ByMetric:
-    """The mean of a user's metric over the samples: more is better, and the drop is what is lost, as a share of what
-    the float model has."""
+    """The same by the mean of a user's metric over the samples: more is better, and the drop is what is lost, as a
+    share of what the float model has."""
 
     def __init__(self, place: str, metric: Metric, wanted: Sequence[Arrays], samples: Sequence[Arrays]) -> None:
         self.place, self.metric, self.wanted, self.samples = place, metric, wanted, samples
@@ -155,6 +138,9 @@ class ByMetric:
         if not math.isfinite(value):
             raise ConfigError(f"the metric {self.place[:200]} gave {value}; expected a finite number, more for better")
         return value
+
+
+Measure = Agreement | ByMetric
 
 
 def rows_of(outputs: Sequence[Arrays], name: str, dims: int) -> int:

@@ -14,7 +14,6 @@ from typing import Any
 from modelc.compile.choices import digest_of
 from modelc.compile.inputs import data_of, divided
 from modelc.compile.pipeline import Run
-from modelc.compile.precision import DTYPES
 from modelc.compile.request import Request, default_place, named_target
 from modelc.compile.stages import Stages
 from modelc.database import Conditions, Database, code_version, database_for
@@ -162,8 +161,7 @@ def _tune(request: TuneRequest, places: Sequence[Path]) -> tuple[TuneResult, ...
     target = named_target(request.target) or load_target("native")
     check_tunable(target, where)
     settings = request.settings()
-    if settings.policy.precision in ("bf16", "f16"):
-        require(target, DTYPES[settings.policy.precision])
+    require(target, settings.policy.precision)
     runs = []
     each = zip(models, digests, divided(request.flags, models), data_of(request.inputs, models), strict=True)
     for path, digest, flags, feed in each:

@@ -32,7 +32,7 @@ from modelc.frontend.quantize.recipe import Recipe
 from modelc.frontend.quantize.write import quantized
 from modelc.package import run_emulated
 from modelc.passes.machine import multiplied
-from modelc.quantize import asymmetric
+from modelc.quantize import trials
 from modelc.quantize.calibration import Calibration
 from modelc.quantize.command import calibrated
 from modelc.quantize.samples import read_samples
@@ -179,7 +179,7 @@ def test_weights_of_one_sign_are_asymmetric(tmp_path: Path, monkeypatch: pytest.
     every = calibrated(request, Calibration(samples, max_drop=1))
     assert every.narrow == {*one_sided.LAYERS} and not every.asymmetric and every.summary["drop"] > 0.028
     with monkeypatch.context() as without:
-        without.setattr(asymmetric, "WORTH", 0)
+        without.setattr(trials, "WORTH", 0)
         before = calibrated(request, Calibration(samples, max_drop=0.022))
     assert before.narrow == {"first", "third"}
 

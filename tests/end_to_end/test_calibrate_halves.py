@@ -18,14 +18,14 @@ import modelc
 from modelc.compile.request import CompileRequest
 from modelc.compile.result import CompileResult
 from modelc.frontend.quantize.floats import float_model
-from modelc.frontend.quantize.halves import terms, write_rounded
 from modelc.frontend.quantize.layers import layers_of
 from modelc.frontend.quantize.recipe import LayerChoice, Recipe
+from modelc.frontend.quantize.write import terms, write_rounded
 from modelc.package import run_emulated
-from modelc.partition.half_sums import relative_error
+from modelc.partition.narrow_products import relative_error
 from modelc.quantize.calibration import Calibration
 from modelc.quantize.command import compile_calibrated
-from modelc.quantize.halves import Halves, halves_of
+from modelc.quantize.trials import Halves, Trials
 from modelc.target import load_target
 
 BOARD = "cortex-a76"
@@ -123,7 +123,7 @@ def fitting(model: Path, folder: Path) -> Halves:
     layers = layers_of(floats)
     stored = {layer.name: frozenset({layer.x, layer.y}) for layer in layers}
     samples = [{"x": images} for images in digits.batches(2, 2)["x"]]
-    return halves_of(floats, layers, stored, samples, folder, 1, lambda said: None)
+    return Trials(floats, layers, 127, samples, folder, 1, lambda said: None).halves(stored)
 
 
 def scaled(path: Path, folder: Path, name: str, factor: float) -> Path:

@@ -17,8 +17,7 @@ from modelc.passes.quantized import can_be_narrowed, narrowed
 from modelc.quantize.cut import Cut, Step, Way, cut, ordered
 from modelc.quantize.decide import judged_for
 from modelc.quantize.measure import Agreement, ByMetric, unseen
-from modelc.quantize.ranges import ranges_of
-from modelc.quantize.smoothing import divisors_of
+from modelc.quantize.trials import divisors_of, ranges_of
 
 F = np.float32
 

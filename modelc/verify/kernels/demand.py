@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, OpaqueBlock
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, conjunction, loads, operations
 from modelc.ir.interpret import evaluate
-from modelc.partition.half_sums import SMALLEST
+from modelc.partition.narrow_products import SMALLEST
 from modelc.verify.kernels.elements import (
     GRID,
     Memory,
