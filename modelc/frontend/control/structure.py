@@ -17,9 +17,14 @@ from modelc.frontend.classical.trees import TREES
 from modelc.frontend.control.sequences import ON_SEQUENCES
 from modelc.frontend.load.importing import Unsupported
 from modelc.frontend.microsoft.fused import FUSED
+from modelc.frontend.operators import finding, normalise
 from modelc.frontend.operators.normalise import NORMALISERS, Normaliser
+from modelc.ir.scalar import OPERATIONS
 from modelc.ops import OPERATORS, REFUSED
+from modelc.ops.row import Row
 
+OWN_DOMAINS = ("", "ai.onnx")
+ROWS = {row.name: row for row in (*OPERATORS.values(), *normalise.ROWS, *finding.ROWS)}
 OTHER_DOMAINS: Mapping[tuple[str, str], Normaliser] = {**FUSED, **TREES}
 NEVER_FOLDED = {*KEPT, *RANDOM, "Loop", "Scan"}
 HANDLED = {"Constant", "Shape", "Size", "Range", "If", "Scan", *ON_SEQUENCES}
@@ -43,6 +48,15 @@ REASONS_BY_DOMAIN = {
 def node_names(nodes: Sequence[onnx.NodeProto]) -> list[str]:
     """A name for every node: its own, or operator and position."""
     return [node.name or f"{node.op_type}_{index}" for index, node in enumerate(nodes)]
+
+
+def row_of(node: onnx.NodeProto) -> Row:
+    """What is known of a node's operator by its name: nothing, not even the name, of those of other domains."""
+    return ROWS.get(node.op_type) or Row(node.op_type) if node.domain in OWN_DOMAINS else Row("")
+
+
+def is_comparison(row: Row) -> bool:
+    return row.scalar != "" and OPERATIONS[row.scalar].rounding == "compares"
 
 
 def every_node(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.NodeProto]]:

@@ -10,9 +10,12 @@ import numpy as np
 
 from modelc.frontend.building.sizes import masked, refuse, whole
 from modelc.ops.found import LIMITS
+from modelc.ops.row import Row
 
 if TYPE_CHECKING:
     from modelc.frontend.building.build import Builder, OnnxNode
+
+ROWS = (Row("NonMaxSuppression", addresses=(2, 3, 4)),)
 
 
 def _emit_finding(

@@ -20,6 +20,7 @@ from modelc.frontend.operators.random import ONNX_DRAWS, drawn
 from modelc.frontend.operators.ranges import ranged
 from modelc.frontend.operators.recurrent import recurrent
 from modelc.ir.expr import DTYPES, NARROW_FLOATS
+from modelc.ops.row import Row
 
 MOST_OPERANDS = 16  # of one Sum, Mean, Max or Min
 Normaliser = Callable[[Builder, OnnxNode], None]
@@ -380,6 +381,7 @@ _reduction = _moved_to_inputs((1, "axes", "int64"))
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 _ALIGNED = ("Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "Equal", "Less", "Greater", "Pow")
 
+ROWS = (Row("Upsample", steers={1: "the scales"}),)  # of operators that others take the place of
 NORMALISERS: dict[str, Normaliser] = {
     **dict.fromkeys(ONNX_DRAWS, drawn),
     "Reshape": _reshape,
