@@ -19,7 +19,7 @@ from modelc.passes.machine import BYTES, WEIGHTS, Multiplied
 from modelc.passes.pattern import Editor
 from modelc.passes.quantized import SHIFT, Operand, promised, shifted, stored, stored_as
 
-PLAIN_MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten")
+PLAIN_MOVES = ("Reshape", "Transpose")
 
 
 def product(e: Editor, x: Operand, w: Operand, units: Sequence[Multiplied]) -> str:
