@@ -18,7 +18,7 @@ from modelc.errors import ModelError
 from modelc.frontend.building.limits import LARGEST_DENSE, LARGEST_FOLDED
 from modelc.frontend.microsoft.fused import FUSED, SIGNATURES
 from modelc.frontend.onnx import import_model, unsupported
-from modelc.frontend.operators.normalise import MOST_OPERANDS
+from modelc.frontend.operators.arithmetic import MOST_OPERANDS
 from modelc.ir.block import Iter
 from modelc.ir.expr import Load, Var
 from modelc.ir.graph import Node, Value

@@ -17,14 +17,13 @@ from modelc.frontend.classical.trees import TREES
 from modelc.frontend.control.sequences import ON_SEQUENCES
 from modelc.frontend.load.importing import Unsupported
 from modelc.frontend.microsoft.fused import FUSED
-from modelc.frontend.operators import finding, normalise
-from modelc.frontend.operators.normalise import NORMALISERS, Normaliser
+from modelc.frontend.operators.form import Normaliser
+from modelc.frontend.operators.table import FORMS, ROWS
 from modelc.ir.scalar import OPERATIONS
 from modelc.ops import OPERATORS, REFUSED
 from modelc.ops.row import Row
 
 OWN_DOMAINS = ("", "ai.onnx")
-ROWS = {row.name: row for row in (*OPERATORS.values(), *normalise.ROWS, *finding.ROWS)}
 OTHER_DOMAINS: Mapping[tuple[str, str], Normaliser] = {**FUSED, **TREES}
 NEVER_FOLDED = {*KEPT, *RANDOM, "Loop", "Scan"}
 HANDLED = {"Constant", "Shape", "Size", "Range", "If", "Scan", *ON_SEQUENCES}
@@ -168,7 +167,7 @@ def importable(op: str, domain: str, version: int) -> bool:
     if (domain, op) in OTHER_DOMAINS:
         return True
     if domain == "":
-        return op in NORMALISERS or op in OPERATORS or op in HANDLED
+        return op in FORMS or op in OPERATORS or op in HANDLED
     return op in OPERATORS and domain == "com.microsoft" and schema_of(op, "", 1 << 20) is None
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from modelc.frontend.building.build import Builder, OnnxNode
 from modelc.frontend.building.formula import Formula
-from modelc.frontend.operators.normalise import Normaliser
+from modelc.frontend.operators.form import Normaliser
 
 LOWEST = float(np.finfo(np.float32).min)  # what is added to the score of a key that comes later
 FILTER = -10000.0  # what is added to that of a masked key, unless mask_filter_value says otherwise

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from modelc.frontend.building.build import Builder, OnnxNode
 from modelc.frontend.building.formula import Formula
-from modelc.frontend.operators.normalise import Normaliser
+from modelc.frontend.operators.form import Normaliser
 
 BITS = (2, 4, 8)
 BYTES = 4  # the accuracy_level that allows activations in int8

@@ -9,7 +9,8 @@ from modelc.frontend.microsoft.attention import ATTENTION, ATTENTION_SIGNATURES
 from modelc.frontend.microsoft.blocks import BLOCK_SIGNATURES, BLOCKS
 from modelc.frontend.microsoft.quantized import QUANTIZED, QUANTIZED_SIGNATURES
 from modelc.frontend.microsoft.recurrent import RECURRENT, RECURRENT_SIGNATURES
-from modelc.frontend.operators.normalise import NORMALISERS, Normaliser
+from modelc.frontend.operators.form import Normaliser
+from modelc.frontend.operators.windows import windowed
 
 
 def _gelu(b: Builder, n: OnnxNode) -> None:
@@ -75,7 +76,7 @@ def _fused_conv(b: Builder, n: OnnxNode) -> None:
     plain = {k: v for k, v in n.attrs.items() if not k.startswith("activation")}
     product = b.fresh(f"{n.outputs[0]}_conv")
     conv = OnnxNode("Conv", "", 11, n.name, n.inputs[:3], (product,), plain, n.source)
-    NORMALISERS["Conv"](b, conv)
+    windowed(b, conv)
     if n.input(3):
         product = b.emit(n, "Add", (product, n.inputs[3]))
     _activated(b, n, product)

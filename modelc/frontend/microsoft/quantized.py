@@ -10,7 +10,9 @@ import numpy as np
 
 from modelc.frontend.building.build import Builder, OnnxNode
 from modelc.frontend.building.formula import Formula
-from modelc.frontend.operators.normalise import NORMALISERS, Normaliser
+from modelc.frontend.operators.form import Normaliser
+from modelc.frontend.operators.sums import softmax
+from modelc.frontend.operators.windows import windowed
 
 MOST_EXACT = (1 << 24) // 255  # bytes whose sum float32 has exactly
 SOFTMAX_SINCE = 13  # operator set from which Softmax is over one axis
@@ -116,7 +118,7 @@ def _qlinear_softmax(b: Builder, n: OnnxNode) -> None:
     real = b.fresh(f"{n.outputs[0]}_softmax")
     attrs = {"axis": n.attrs.get("axis", -1 if last else 1)} if shape else {}
     plain = OnnxNode("Softmax", "", n.attrs["opset"], n.name, (x,), (real,), attrs, n.source)
-    NORMALISERS["Softmax"](b, plain)
+    softmax(b, plain)
     steps = f("Floor", f("Div", f.constant(1), f.scalar(3, "scale")))
     _rounded(f, f("Mul", real, steps), 4)
 
@@ -149,7 +151,7 @@ def _qlinear_global_average_pool(b: Builder, n: OnnxNode) -> None:
 def _windowed(b: Builder, n: OnnxNode, op: str, inputs: tuple[str, ...], output: str) -> None:
     """A Conv or pool of real numbers or whole ones, its windows as ONNX says them."""
     attrs = {k: v for k, v in n.attrs.items() if k not in ("channels_last",)}
-    NORMALISERS[op](b, OnnxNode(op, "", 11, n.name, inputs, (output,), attrs, n.source))
+    windowed(b, OnnxNode(op, "", 11, n.name, inputs, (output,), attrs, n.source))
 
 
 def _qlinear_average_pool(b: Builder, n: OnnxNode) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from modelc.frontend.building.bodies import Body, emit_control
 from modelc.frontend.building.build import Builder, OnnxNode
 from modelc.frontend.building.formula import Formula
-from modelc.frontend.operators.normalise import Normaliser
+from modelc.frontend.operators.form import Normaliser
 from modelc.frontend.operators.recurrent import MOST_STEPS
 from modelc.ir.graph import Value
 from modelc.ops.rnn import activations_of
