@@ -24,7 +24,10 @@ from modelc.ops import OPERATORS, REFUSED
 from modelc.ops.row import Row
 
 OWN_DOMAINS = ("", "ai.onnx")
-OTHER_DOMAINS: Mapping[tuple[str, str], Normaliser] = {**FUSED, **TREES}
+OTHER_DOMAINS: Mapping[tuple[str, str], Normaliser] = {
+    **{key: fused.meaning for key, fused in FUSED.items()},
+    **TREES,
+}
 NEVER_FOLDED = {*KEPT, *RANDOM, "Loop", "Scan"}
 HANDLED = {"Constant", "Shape", "Size", "Range", "If", "Scan", *ON_SEQUENCES}
 REASONS = {

@@ -32,6 +32,20 @@ class Form:
     row: Row | None = None
 
 
+@dataclass(frozen=True)
+class Fused:
+    """What becomes of an operator of ONNX Runtime's own, some of which it keeps in ONNX's domain; its inputs (? for an
+    optional one, * for any number), its most outputs, and its attributes with their types (! for one that has to be
+    there)."""
+
+    name: str
+    meaning: Normaliser
+    inputs: str
+    outputs: int = 1
+    attributes: str = ""
+    domain: str = "com.microsoft"
+
+
 def forms(names: str, known: Normaliser = plain, counted: Normaliser | None = None) -> tuple[Form, ...]:
     """The same of several operators."""
     return tuple(Form(name, known, counted) for name in names.split())

@@ -117,20 +117,15 @@ def _counted_window(b: Builder, n: OnnxNode) -> None:
 def _along(b: Builder, n: OnnxNode, k: int, rank: int) -> _Along:
     listed = n.attrs.get("kernel_shape")
     kernel = b.shape(n.inputs[1])[2 + k] if n.op.startswith("Conv") else int(listed[k]) if listed else 1
-    stride, dilation = (int(_numbers(n, name, [1] * rank)[k]) for name in ("strides", "dilations"))
+    stride, dilation = (int(_int_list(n, name, [1] * rank)[k]) for name in ("strides", "dilations"))
     reach, mode = dilation * (kernel - 1), str(n.attrs.get("auto_pad", "NOTSET"))
     if mode in ("SAME_UPPER", "SAME_LOWER") and n.op != "ConvTranspose" and stride == 1:
         return _Along(stride, reach, reach, (reach + (mode == "SAME_UPPER")) // 2)
     if mode not in ("NOTSET", "VALID"):
         raise refuse(n, n.inputs[0], k + 2, f"{mode} pads by it")
-    pads = _numbers(n, "pads", [0] * 2 * rank) if mode == "NOTSET" else [0] * 2 * rank
-    more = int(_numbers(n, "output_padding", [0] * rank)[k])
+    pads = _int_list(n, "pads", [0] * 2 * rank) if mode == "NOTSET" else [0] * 2 * rank
+    more = int(_int_list(n, "output_padding", [0] * rank)[k])
     return _Along(stride, reach + more, int(pads[k]) + int(pads[k + rank]), int(pads[k + rank]))
-
-
-def _numbers(n: OnnxNode, name: str, default: Sequence[int]) -> Sequence[int]:
-    numbers: Sequence[int] = n.attrs.get(name, default)
-    return numbers
 
 
 def _check(b: Builder, n: OnnxNode, own: Mapping[int, _Along]) -> None:
