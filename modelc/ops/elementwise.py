@@ -119,6 +119,10 @@ def _leaky(node: Node, t: str, x: Expr) -> Expr:
 # --- two operands -------------------------------------------------------------------------------------------------
 
 
+def _mod(node: Node, t: str, a: Expr, b: Expr) -> Expr:
+    return op("fmod" if node.attrs.get("fmod", 0) else "mod", a, b)
+
+
 def _shift(node: Node, t: str, a: Expr, b: Expr) -> Expr:
     direction = text(node, "direction", "")
     if direction not in ("LEFT", "RIGHT"):
@@ -321,6 +325,10 @@ def _truncated(node: Node, inputs: Inputs, operands: Sequence[Interval]) -> Inte
     return operands[0] if _cast_to(node, inputs) in FLOATS else mapped(trunc)(operands[0])
 
 
+def _remainder(node: Node, inputs: Inputs, operands: Sequence[Interval]) -> Interval:
+    return remainder(operands[0], operands[1], bool(node.attrs.get("fmod", 0)))
+
+
 UNARY: tuple[Operator, ...] = (
     _scalar("Abs", "abs", interval=absolute, partly=True, wraps=True),
     _scalar("Neg", "neg", interval=negated, wraps=True),
@@ -386,12 +394,7 @@ OPERATORS: tuple[Operator, ...] = (
         interval=divided,
         wraps=True,
     ),
-    _pair(
-        "Mod",
-        lambda node, t, a, b: op("fmod" if node.attrs.get("fmod", 0) else "mod", a, b),
-        interval=remainder,
-        wraps=True,
-    ),
+    replace(_pair("Mod", _mod, wraps=True), interval=_remainder),
     _scalar("And", "and"),
     _scalar("Or", "or"),
     _scalar("Xor", "xor"),

@@ -42,9 +42,10 @@ def divided(a: Interval, c: Interval) -> Interval:
     return ANY if c[0] <= 0 <= c[1] else multiplied(a, (1 / c[1], 1 / c[0]))
 
 
-def remainder(a: Interval, c: Interval) -> Interval:
+def remainder(a: Interval, c: Interval, of_dividend: bool) -> Interval:
+    """A remainder has the sign of the dividend, or else of the divisor."""
     most = max(abs(c[0]), abs(c[1]))
-    return (0 if a[0] >= 0 or c[0] > 0 else -most), most
+    return (-most if a[0] < 0 else 0, most if a[1] > 0 else 0) if of_dividend else (min(c[0], 0), max(c[1], 0))
 
 
 def absolute(a: Interval) -> Interval:
