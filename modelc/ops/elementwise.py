@@ -423,10 +423,6 @@ OPERATORS: tuple[Operator, ...] = (
     ),
     replace(_map("Cast", _cast, _cast_to, 1, holds=(0,)), interval=_truncated),
     _map("BitCast", _bit_cast, _cast_to, 1),
-    Operator(
-        "CastLike",
-        lambda node, inputs: ((_cast_to(node, inputs), required(node, inputs, 0).shape),),
-        lambda node, inputs, outputs: _map("CastLike", _cast, _cast_to, 1).meaning(node, inputs, outputs),
-    ),
+    _map("CastLike", _cast, _cast_to, 1),
     Operator("Clip", _clip_infer, _clip_define, holds=(0,), elementwise=True, interval=_limited),
 )
