@@ -61,7 +61,7 @@ from modelc.passes.quantized import (
 from modelc.passes.written_as_read import written_as_read
 
 Array = NDArray[Any]
-PLAIN_MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten")
+PLAIN_MOVES = ("Reshape", "Transpose")
 CONTRACTIONS = ("Conv", "MatMul", "Gemm")
 WHOLE = ("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger")
 REAL = Op("DequantizeLinear", Bind("x"), Constant("s"), name="real", more=True)
