@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import DTYPES
 from modelc.ir.program import BoundTask, Program
-from modelc.package.link import PARAMS
 from modelc.package.spec import Plan
+from modelc.runtime.files import PARAMS
 from modelc.verify.compare import differences, unsettled
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 from modelc.verify.kernels.calls import KernelCall, Use
