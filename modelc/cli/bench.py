@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from modelc.cli.fixing import data_option, given_data
 from modelc.cli.number import Finite
+from modelc.cli.options import data_option, given_data
 from modelc.cli.output import complain, json_option, print_json, say, show
 from modelc.cli.places import no_package, package_argument
 from modelc.cli.progress_bar import Staged, bar

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from modelc.cli.fixing import data_option, given_data
+from modelc.cli.options import data_option, given_data
 from modelc.cli.output import console_width, json_option, print_json, progress, say, shortened, show, size
 from modelc.cli.places import package_argument
 

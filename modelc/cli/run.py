@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from modelc.cli.fixing import given_data
+from modelc.cli.options import given_data
 from modelc.cli.output import json_option, print_json, say
 from modelc.cli.places import package_argument
 from modelc.errors import InputError, OutputError, PackageError

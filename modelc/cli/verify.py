@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modelc.cli.fixing import given_data
 from modelc.cli.importing import import_quickly
 from modelc.cli.number import Finite
+from modelc.cli.options import given_data
 from modelc.cli.output import complain, json_option, print_json, say, show
 from modelc.cli.places import no_package, package_argument
 from modelc.cli.progress_bar import VERIFYING, Staged, bar

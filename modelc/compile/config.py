@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from modelc.compile.request import BY_NAME, Inputs
 from modelc.errors import ConfigError
 from modelc.passes import Spec, make_pass
 from modelc.policy import SCHEDULES, Policy
@@ -63,21 +63,6 @@ class TuneSettings:
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """What is fixed of a model's inputs, in the words of --dim and --constant: numbers for dimensions by name, values
-    (a number, true or false, a list of them, the path of a .npy file) for inputs; outputs that inputs become after a
-    run; dimensions along which inputs may be shorter, and what they are filled up with if not with zeros; the most that
-    values can be which sizes are made of."""
-
-    dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    constants: Mapping[str, Any] = field(default_factory=dict)
-    states: Mapping[str, str] = field(default_factory=dict)
-    pad_dims: tuple[str, ...] = ()
-    pad_values: Mapping[str, float] = field(default_factory=dict)
-    bounds: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Config:
     """`inputs`: what is fixed of the model's inputs. `simplify`: the passes over the Graph, in order, in the words of
     modelc.passes. `policy`: what of Winograd, Strassen, intrinsics, attention and bfloat16 is allowed. `layout`: how
@@ -102,12 +87,9 @@ class Config:
         """The tree of the YAML file that says the same."""
         return {
             "inputs": {
+                **{key: dict(getattr(self.inputs, key)) for key in BY_NAME if self.inputs.bounds or key != "bounds"},
                 "dims": {name: list(sizes) for name, sizes in self.inputs.dims.items()},
-                "constants": dict(self.inputs.constants),
-                "states": dict(self.inputs.states),
                 "pad_dims": list(self.inputs.pad_dims),
-                "pad_values": dict(self.inputs.pad_values),
-                **({"bounds": dict(self.inputs.bounds)} if self.inputs.bounds else {}),
             },
             "simplify": list(self.simplify),
             "precision": self.policy.precision,
@@ -200,47 +182,24 @@ def parse_config(tree: Any, source: str) -> Config:
 
 
 def _inputs(tree: Any, source: str) -> Inputs:
-    if isinstance(tree, dict):
-        tree = {
-            "states": {},
-            "pad_dims": [],
-            "pad_values": {},
-            "bounds": {},
-            **tree,
-        }  # configurations, and choices, of before lack them
-    section = _section(tree, source, "inputs", ("dims", "constants", "states", "pad_dims", "pad_values", "bounds"))
-    for key in ("dims", "constants", "states", "pad_values", "bounds"):
-        if not isinstance(section[key], dict) or not all(isinstance(name, str) for name in section[key]):
-            raise ConfigError(f"{source}: inputs.{key} is {shown(section[key])}; expected a mapping from names")
-    dims = {}
-    for name, value in section["dims"].items():
-        sizes = value if isinstance(value, list) else [value]
-        if not sizes or not all(type(n) is int and 0 <= n < 1 << 31 for n in sizes):
-            raise ConfigError(
-                f"{source}: inputs.dims.{name} is {shown(value)}; expected a whole number, or a list of them"
-            )
-        dims[name] = tuple(sizes)
-    for name, value in section["constants"].items():
-        listed = value if isinstance(value, list) else [value]
-        if not isinstance(value, str) and not all(isinstance(one, int | float) for one in listed):
-            raise ConfigError(
-                f"{source}: inputs.constants.{name} is {shown(value)}; expected a number, true, false, a list of them, "
-                "or the path of a .npy file"
-            )
-    for name, value in section["states"].items():
-        if not isinstance(value, str):
-            raise ConfigError(f"{source}: inputs.states.{name} is {shown(value)}; expected the name of an output")
-    padded = section["pad_dims"]
-    if not isinstance(padded, list) or not all(isinstance(name, str) for name in padded):
-        raise ConfigError(f"{source}: inputs.pad_dims is {shown(padded)}; expected a list of names")
-    for name, value in section["pad_values"].items():
-        if not isinstance(value, int | float):
-            raise ConfigError(f"{source}: inputs.pad_values.{name} is {shown(value)}; expected a number")
-    for name, value in section["bounds"].items():
-        if type(value) is not int or not 0 < value < 1 << 31:
-            raise ConfigError(f"{source}: inputs.bounds.{name} is {shown(value)}; expected a whole number from 1")
-    kept = tuple(dict.fromkeys(padded))
-    return Inputs(dims, section["constants"], section["states"], kept, section["pad_values"], section["bounds"])
+    if isinstance(tree, dict):  # configurations, and choices, of before lack them
+        tree = {"states": {}, "pad_dims": [], "pad_values": {}, "bounds": {}, **tree}
+    rows = [row for row in fields(Inputs) if row.name != "shapes"]
+    section = dict(_section(tree, source, "inputs", tuple(row.name for row in rows)))
+    for row in rows:
+        place, given = f"{source}: inputs.{row.name}", section[row.name]
+        if row.name == "pad_dims":
+            if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+                raise ConfigError(f"{place} is {shown(given)}; expected a list of names")
+            section["pad_dims"] = tuple(dict.fromkeys(given))
+            continue
+        if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
+            raise ConfigError(f"{place} is {shown(given)}; expected a mapping from names")
+        for name, value in given.items():
+            if not row.metadata["fits"](value):
+                raise ConfigError(f"{place}.{name} is {shown(value)}; expected {row.metadata['expected']}")
+    dims = {name: tuple(size) if isinstance(size, list) else (size,) for name, size in section["dims"].items()}
+    return Inputs(**{**section, "dims": dims})
 
 
 def check_precision(value: Any, place: str) -> str:

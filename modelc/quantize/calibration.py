@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from math import isfinite
+from dataclasses import replace
 from pathlib import Path
 
 from modelc.compile.choices import digest_of
+from modelc.compile.inputs import applied
 from modelc.compile.pipeline import Run, default_threads
 from modelc.compile.request import CompileRequest
 from modelc.errors import ConfigError
-from modelc.frontend.quantize.equalise import applied, largest_weights, smoothable
+from modelc.frontend.quantize.equalise import applied as equalised
+from modelc.frontend.quantize.equalise import largest_weights, smoothable
 from modelc.frontend.quantize.floats import FloatModel, float_model
 from modelc.frontend.quantize.layers import layers_of
 from modelc.frontend.quantize.recipe import ASYMMETRIC, INT8, SYMMETRIC, Floats, LayerChoice, Range, Recipe
@@ -20,7 +21,6 @@ from modelc.frontend.quantize.write import write_quantized
 from modelc.frontend.witness.surgery import save
 from modelc.partition.half_sums import HALF
 from modelc.partition.narrow_products import multiplies
-from modelc.quantize.measure import EXPECTED, Metric
 from modelc.quantize.price import Priced, priced, require_bytes
 from modelc.quantize.samples import Samples, read_samples
 from modelc.quantize.smoothing import divisors_of
@@ -32,44 +32,29 @@ WORTH = 0.7  # of the squared error of the layers that read a value, for which i
 STAGE = "calibrate"
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """Samples at a path (an .npz file or a folder), and by how much outputs may be worse: `max_drop`, as a share.
-    `metric` (FILE.py:FUNCTION, or a function) is what that is measured by; without, classes and relative errors are."""
-
-    samples: str | Path
-    metric: str | Metric | None = None
-    max_drop: float = MAX_DROP
-
-    def __post_init__(self) -> None:
-        if not (self.metric is None or isinstance(self.metric, str) or callable(self.metric)):
-            raise ConfigError(f"the metric is {repr(self.metric)[:80]}; {EXPECTED}; or that function itself")
-        if not (isfinite(self.max_drop) and 0 <= self.max_drop <= 1):
-            raise ConfigError(f"the greatest drop is {self.max_drop}; expected a share from 0 to 1, such as 1% or 0.01")
-
-
 class Calibrating:
     """One way through: weights go from -most to most."""
 
     def __init__(
         self,
         request: CompileRequest,
-        calibration: Calibration,
         target: Target,
         most: int,
         folder: Path,
         stack: ExitStack,
     ) -> None:
         self.target, self.most = target, most
-        self.request, self.calibration, self.folder, self.stack = request, calibration, folder, stack
+        self.request, self.folder, self.stack = request, folder, stack
+        self.max_drop = MAX_DROP if request.max_drop is None else request.max_drop
         self.model = request.path
         self.threads = request.threads or default_threads()
-        config = request.flags.kept(replace(request, precision=None).settings())
+        config = request.fixed.kept(replace(request, precision=None).settings())
         self.config = config.allowing(precision="f32")
         require_bytes(self.target, self.config.policy.tensorize)
         digest = digest_of(self.model)
-        self.steering = request.flags.over(config.inputs).applied(self.model, request.inputs)
-        self.samples: Samples = read_samples(Path(calibration.samples), self.model, self.steering.constants)
+        self.steering = applied(request.fixed.over(config.inputs), self.model, request.inputs)
+        assert request.calibrate is not None
+        self.samples: Samples = read_samples(Path(request.calibrate), self.model, self.steering.constants)
         self.run = Run(
             self.model,
             digest,
@@ -120,7 +105,7 @@ class Calibrating:
     def scaled(self, divisors: Mapping[str, Floats]) -> Alone:
         """Goes on with the model whose values have their channels divided; each layer of it by itself."""
         self.floats = float_model(self.model)
-        applied(self.floats, divisors)
+        equalised(self.floats, divisors)
         self.layers = layers_of(self.floats)
         ranges, _ = self.seen({})
         return self.alone(ranges)

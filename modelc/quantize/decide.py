@@ -36,12 +36,12 @@ class Deciding:
     def __init__(self, calibrating: Calibrating) -> None:
         c = self.calibrating = calibrating
         self.say, self.threads = c.say, c.threads
-        self.judging = spread(c.samples.judging, judged_for(c.calibration.max_drop))
+        self.judging = spread(c.samples.judging, judged_for(c.max_drop))
         self.watched = spread(c.samples.calibrating, WATCHED)
         self.say(f"{len(self.judging)} samples that are held back, in float32")
         outputs = list(runs(c.plain, [*self.judging, *self.watched], self.threads))
         wanted, self.watched_outputs = outputs[: len(self.judging)], outputs[len(self.judging) :]
-        self.measure = measure_of(c.calibration.metric, wanted, self.judging, class_scores(c.floats))
+        self.measure = measure_of(c.request.metric, wanted, self.judging, class_scores(c.floats))
         self.smoothed, self.alone = c.smoothed()
         self.floats, self.layers = c.floats, c.layers
         self.before, self.after = c.prices(self.alone, self.smoothed)
@@ -72,11 +72,11 @@ class Deciding:
         summary = {
             "drop": rounded(drop.share),
             "said": drop.said,
-            "max_drop": self.calibrating.calibration.max_drop,
+            "max_drop": self.calibrating.max_drop,
             "measure": self.measure.what,
             "calibrated_on": len(self.calibrating.samples.calibrating),
             "held_back": len(self.judging),
-            "unseen": list(unseen(self.measure, self.calibrating.calibration.max_drop)),
+            "unseen": list(unseen(self.measure, self.calibrating.max_drop)),
             "float32_seconds": rounded(self.before.whole),
             "int8_seconds": rounded(self.before.whole - saved),
         }
@@ -111,7 +111,7 @@ class Deciding:
         return self.fits(self.measure.drop(self.network.outputs(tried.ways, self.judging)))
 
     def fits(self, drop: Drop) -> bool:
-        return drop.share <= self.calibrating.calibration.max_drop
+        return drop.share <= self.calibrating.max_drop
 
     def recipe_of(self, chosen: Cut) -> Recipe:
         """The Recipe of a choice."""
