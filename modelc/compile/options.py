@@ -20,11 +20,11 @@ Kind = type | range | Sequence[str]  # bool, str, Path; whole numbers; words to 
 
 @dataclass(frozen=True)
 class Option:
-    """What a request's field is for users. `doc` is what the library says of it, `help` what the command line says: a
-    field without that and a `metavar` has no flag. `flag` is the name with hyphens where nothing else is said, without
-    its s where it may be given again, --no-NAME where the default is True; `off` is the help of a second flag,
-    --no-NAME, which makes the value False. `read` makes the value of the flag's text, or texts, and raises ValueError.
-    `yaml` is the part of a model in modelc.yaml that has it as a key: "model", "form" or "limits"."""
+    """What a request's field is for users. `help` is what the command line says of it, and where there is no `doc` the
+    library too: a field without that and a `metavar` has no flag. `flag` is the name with hyphens where nothing else is
+    said, without its s where it may be given again, --no-NAME where the default is True; `off` is the help of a second
+    flag, --no-NAME, which makes the value False. `read` makes the value of the flag's text, or texts, and raises
+    ValueError. `yaml` is the part of a model in modelc.yaml that has it as a key: "model", "form" or "limits"."""
 
     doc: str
     help: str
@@ -40,11 +40,11 @@ class Option:
 
 def option(
     default: Any,
-    doc: str,
     help: str = "",
     metavar: str | None = None,
     kind: Kind | None = None,
     *,
+    doc: str = "",
     flag: str = "",
     several: bool = False,
     read: Callable[[Any], Any] | None = None,

@@ -81,44 +81,43 @@ class Request:
 
     shapes: GivenShapes | Sequence[GivenShapes] = option(
         (),
-        'Shapes of inputs by name, `{"x": (1, 3, 224, 224)}`, or a list of such: each makes a variant, and a run takes '
-        "the variant that fits.",
         "Fixes an input's shape. A name given again begins another set of shapes, which makes another variant.",
         "NAME=1,3,224,224",
+        doc='Shapes of inputs by name, `{"x": (1, 3, 224, 224)}`, or a list of such: each makes a variant, and a run '
+        "takes the variant that fits.",
         several=True,
         read=shape_texts,
         yaml="model",
     )
     dims: Mapping[str, int | Sequence[int]] | None = option(
         None,
-        'Numbers for free dimensions by their names, `{"batch": 8}`; each of several numbers makes a variant.',
         "Fixes a free dimension by its name, everywhere. Several numbers: a variant each.",
         "NAME=N|M...",
+        doc='Numbers for free dimensions by their names, `{"batch": 8}`; each of several numbers makes a variant.',
         several=True,
         read=pairs("NAME=16 once for each name, or NAME=16|32 for several variants, whole numbers below 2^31", sizes),
         yaml="model",
     )
     constants: Mapping[str, Given] | None = option(
         None,
-        "Inputs that become constants: a number, true or false, a list, an array, the path of a .npy file.",
         "Makes an input a constant: 16000, true, 1,2,3, or an array in a file.",
         "NAME=VALUE|FILE.npy",
+        doc="Inputs that become constants: a number, true or false, a list, an array, the path of a .npy file.",
         several=True,
         read=pairs("NAME=VALUE once for each input", constant, first=True),
         yaml="model",
     )
     inputs: Mapping[str, NDArray[Any]] | None = option(
         None,
-        "Arrays by name that the package is verified with; their shapes hold where neither `shapes` nor `dims` are "
-        "given. Default: drawn.",
         "Compare with ONNX Runtime on these; their shapes hold where neither --shape nor --dim is given.",
         "F.npz",
         Path,
+        doc="Arrays by name that the package is verified with; their shapes hold where neither `shapes` nor `dims` are "
+        "given. Default: drawn.",
         yaml="model",
     )
     states: Mapping[str, str] | None = option(
         None,
-        "Inputs that the package keeps from run to run, from zeros on, each with the output that it is after a run.",
         "The package keeps this input from run to run, from zeros on: after a run it is this output.",
         "INPUT=OUTPUT",
         several=True,
@@ -127,7 +126,6 @@ class Request:
     )
     pad_dims: str | Sequence[str] = option(
         (),
-        "Names of dimensions along which inputs may be shorter than a variant's: they are filled up.",
         "Inputs may be shorter along this dimension: filled up to the smallest variant, and outputs cut back.",
         "NAME",
         several=True,
@@ -135,7 +133,6 @@ class Request:
     )
     pad_values: Mapping[str, float] | None = option(
         None,
-        "By input, what it is filled up with in place of zeros.",
         "What an input is filled up with in place of zeros.",
         "INPUT=VALUE",
         several=True,
@@ -144,7 +141,6 @@ class Request:
     )
     bounds: Mapping[str, int] | None = option(
         None,
-        "By name the most that a value can be of which a size is made, where that depends on data.",
         "The most that a value of the model can be of which a size is made, where that depends on data: a run in which "
         "it is more ends with an error.",
         "NAME=N",
@@ -153,32 +149,28 @@ class Request:
         yaml="model",
     )
     config: str | Path | Config | None = option(
-        None,
-        "Parameters of the stages: a name, a .yaml file or a Config.",
-        "Stages and their parameters (default: default).",
-        "NAME|FILE.yaml",
-        yaml="model",
+        None, "Stages and their parameters (default: default).", "NAME|FILE.yaml", yaml="model"
     )
     precision: str | None = option(
         None,
-        "What contractions multiply: f32, bf16, f16, auto (bf16 where it pays and is near enough), or int8, which "
-        "`calibrate` or `choices` decide in detail. Default: as `config` says.",
         "What contractions multiply; f16: short sums too, where the target computes in float16; int8: with "
         "--calibrate; auto: bf16 but where f32 is needed, and int8 where --calibrate is given (default: the "
         "configuration's, f32).",
+        doc="What contractions multiply: f32, bf16, f16, auto (bf16 where it pays and is near enough), or int8, which "
+        "`calibrate` or `choices` decide in detail. Default: as `config` says.",
         kind=("f32", "bf16", "f16", "int8", "auto"),
     )
     database: str | Path | bool = option(
         True,
-        "Of each kernel the schedule is taken that this database has measured to be the fastest for just this target "
-        "and version of modelc. True: the user's own; False: none.",
         "Of measurements (default: the user's own).",
         "FILE",
         Path,
+        doc="Of each kernel the schedule is taken that this database has measured to be the fastest for just this "
+        "target and version of modelc. True: the user's own; False: none.",
         off="Neither read nor write measurements.",
     )
     progress: Progress | None = option(
-        None, "Is told each stage and what it is at, `progress(stage, text)`; an exception from it ends the call."
+        None, doc="Is told each stage and what it is at, `progress(stage, text)`; an exception from it ends the call."
     )
 
     @property
@@ -219,158 +211,102 @@ class CompileRequest(Request):
     model: ModelSource = argument("A path, the bytes of an ONNX file, or an onnx.ModelProto.")
     target: str | Path | Target | None = option(
         None,
-        "What it is compiled for: a name of modelc.targets.names(), a .yaml file, or a Target. Default: this machine.",
         "The machine to compile for (default: native, this one); $MODELC_TARGET says another default.",
         "NAME|FILE.yaml",
+        doc="What it is compiled for: a name of modelc.targets.names(), a .yaml file, or a Target. Default: this "
+        "machine.",
         envvar="MODELC_TARGET",
     )
     output: str | Path | None = option(
         None,
-        "Where the package goes. Default: MODEL.modelc in the working folder, MODEL.TARGET.modelc where a target is "
-        "named; MODEL is `model` where the model is no file.",
         "Default: MODEL.modelc here, MODEL.TARGET.modelc with --target.",
         "OUT.modelc",
         Path,
+        doc="Where the package goes. Default: MODEL.modelc in the working folder, MODEL.TARGET.modelc where a target "
+        "is named; MODEL is `model` where the model is no file.",
         flag="-o",
     )
     _: KW_ONLY
-    threads: int | None = option(
-        None,
-        "Kernels that are compiled at a time. Default: the processors that may be used.",
-        "Kernels compiled at a time.",
-        "N",
-        THREADS,
-    )
+    threads: int | None = option(None, "Kernels compiled at a time.", "N", THREADS)
     verify: bool = option(
         True,
-        "Whether kernels are judged and the package is compared with ONNX Runtime.",
         "Do not compare with ONNX Runtime.",
+        doc="Whether kernels are judged and the package is compared with ONNX Runtime.",
     )
-    keep_unverified: bool = option(
-        False,
-        "Whether a package is left that verification found wrong.",
-        "Leave the package even if verification fails.",
-    )
+    keep_unverified: bool = option(False, "Leave the package even if verification fails.")
     stop_after: str | None = option(
         None,
-        "The last stage: import, simplify, partition, schedule, codegen, package or verify.",
         "Go no further than this stage, and write no package before it.",
         "STAGE",
+        doc="The last stage: import, simplify, partition, schedule, codegen, package or verify.",
     )
-    dump_dir: str | Path | None = option(
-        None, "A folder for the text of the model after each stage.", "Write the IR's text there.", "DIR", Path
-    )
+    dump_dir: str | Path | None = option(None, "Write the IR's text there.", "DIR", Path)
     choices: str | Path | None = option(
         None,
-        "The choices.json of an earlier package, or its folder. Target, shapes, constants and configuration are as it "
-        "says where nothing else is given, and the package is the same byte for byte. Of another model's, and for "
-        "other shapes, the schedules of the kernels that occur are taken.",
         "Take what an earlier choices.json says.",
         "FILE",
         Path,
+        doc="The choices.json of an earlier package, or its folder. Target, shapes, constants and configuration are "
+        "as it says where nothing else is given, and the package is the same byte for byte. Of another model's, and "
+        "for other shapes, the schedules of the kernels that occur are taken.",
         yaml="model",
     )
     run_threads: int = option(
         1,
-        "The threads on which kernels of `database` were measured.",
         "Take measurements of kernels on so many threads (tune's --threads).",
         "N",
         THREADS,
+        doc="The threads on which kernels of `database` were measured.",
     )
     prefix: str | None = option(
-        None,
-        "What the names of the library begin with. Default: the model's name.",
-        "Begins the names of the library (default: the model's name).",
-        "NAME",
-        yaml="form",
+        None, "Begins the names of the library (default: the model's name).", "NAME", yaml="form"
     )
     emit: str | Sequence[str] = option(
         (),
-        "What the code is in: so, a, o, rust, one or several. Default: so, or what the target's system loads.",
         "Shared library (default), static one, object, Rust crate.",
         "so,a,o,rust",
+        doc="What the code is in: so, a, o, rust, one or several. Default: so, or what the target's system loads.",
         read=listed,
         yaml="form",
     )
-    embed_params: bool = option(
-        False,
-        "Whether the parameters lie in the library.",
-        "Put parameters into the library: no file is opened.",
-        yaml="form",
-    )
-    freestanding: bool = option(
-        False,
-        "Whether the library needs neither a C library nor an operating system.",
-        "Need no C library, threads or files; memory is the caller's.",
-        yaml="form",
-    )
-    libc: str = option(
-        "",
-        "The C library: gnu, gnu.2.N, musl or none. Default: the oldest gnu.",
-        "gnu, gnu.2.N, musl or none (default: the oldest gnu).",
-        "LIBC",
-        yaml="form",
-    )
-    cc: str = option(
-        "",
-        "The C compiler for the target. Default: $CC, or what is there.",
-        "The C compiler for the target (default: $CC, or what is there).",
-        "COMMAND",
-    )
-    ar: str = option(
-        "", "What makes static libraries. Default: what is there.", "What makes static libraries.", "COMMAND"
-    )
+    embed_params: bool = option(False, "Put parameters into the library: no file is opened.", yaml="form")
+    freestanding: bool = option(False, "Need no C library, threads or files; memory is the caller's.", yaml="form")
+    libc: str = option("", "gnu, gnu.2.N, musl or none (default: the oldest gnu).", "LIBC", yaml="form")
+    cc: str = option("", "The C compiler for the target (default: $CC, or what is there).", "COMMAND")
+    ar: str = option("", "What makes static libraries.", "COMMAND")
     max_params: str = option(
         "",
-        'The most that parameters may take, "4MB", or "1.2x", times those of the model.',
         "The most that parameters may take.",
         "1.2x|4MB",
+        doc='The most that parameters may take, "4MB", or "1.2x", times those of the model.',
         yaml="limits",
     )
-    max_arena: str = option(
-        "",
-        'The most that the arena may take, the memory of what is computed on the way: "4MB".',
-        "The most that the arena may take.",
-        "BYTES",
-        yaml="limits",
-    )
-    max_library: str = option(
-        "",
-        'The most that the file with the code may take: "4MB".',
-        "The most that the file with the code may take.",
-        "BYTES",
-        yaml="limits",
-    )
-    recipe: Recipe | None = option(None, "How a model is quantized, as an earlier calibration found.")
+    max_arena: str = option("", "The most that the arena may take.", "BYTES", yaml="limits")
+    max_library: str = option("", "The most that the file with the code may take.", "BYTES", yaml="limits")
+    recipe: Recipe | None = option(None, doc="How a model is quantized, as an earlier calibration found.")
     emit_onnx: str | Path | None = option(
-        None,
-        "Where the quantized model is written as ONNX.",
-        "Also write the quantized model, for other engines: layers in float16 are float32 in it.",
-        "Q.onnx",
-        Path,
+        None, "Also write the quantized model, for other engines: layers in float16 are float32 in it.", "Q.onnx", Path
     )
     weights: str | None = option(
         None,
-        "int4 or int4-float: the weights of matrix products have 4 bits, and are multiplied by activations in int8 by "
-        "block, or in float32.",
         "Store the weights of MatMul and Gemm in 4 bits by block, and multiply them by activations in int8 by block "
         "(int4), or in float32 (int4-float).",
+        doc="int4 or int4-float: the weights of matrix products have 4 bits, and are multiplied by activations in "
+        "int8 by block, or in float32.",
         kind=("int4", "int4-float"),
         yaml="model",
     )
     block: int | None = option(
         None,
-        "How many weights of 4 bits have one scale. Default: 32.",
         "How many weights of 4 bits have one scale, for --weights (default: 32).",
         "N",
         ("16", "32", "64", "128", "256"),
+        doc="How many weights of 4 bits have one scale. Default: 32.",
         read=int,
         yaml="model",
     )
     calibrate: str | Path | None = option(
         None,
-        "Samples by which the model is quantized, for precision int8 or auto: an .npz file whose arrays have a leading "
-        "axis of samples, or a folder with a file for each.",
         "Samples by which the model is quantized: arrays with a leading axis of samples, or a file for each. For "
         "--precision int8 or auto.",
         "DATA.npz|FOLDER",
@@ -379,20 +315,20 @@ class CompileRequest(Request):
     )
     metric: str | Metric | None = option(
         None,
-        "A function `metric(outputs, sample)`, which scores a model's outputs: larger is better. Both arguments map "
-        "names to arrays; the sample has the labels of the data, too. Or FILE.py:FUNCTION; the file is executed. "
-        "Default: the share of agreeing classes, or the relative error.",
         "What the drop is measured by: a function of the outputs and of the sample, arrays by name, more for better "
         "(default: classes that agree, or the relative error). The file is executed.",
         "FILE.py:FUNCTION",
+        doc="A function `metric(outputs, sample)`, which scores a model's outputs: larger is better. Both arguments "
+        "map names to arrays; the sample has the labels of the data, too. Or FILE.py:FUNCTION; the file is executed. "
+        "Default: the share of agreeing classes, or the relative error.",
         yaml="model",
     )
     max_drop: float | None = option(
         None,
-        "How much worse than the float model outputs may be on samples that are held back, as a share from 0 to 1. "
-        "Default: 0.01.",
         "How much worse than the float model outputs may be on samples that are held back: 1% (the default), 0.005.",
         "SHARE",
+        doc="How much worse than the float model outputs may be on samples that are held back, as a share from 0 to 1. "
+        "Default: 0.01.",
         read=share,
     )
 

@@ -31,14 +31,14 @@ class ReportRequest:
     """What modelc.report is asked for."""
 
     subject: str | Path = argument("A package, the build.json of a build, or a tuning database.")
-    output: str | Path = option("report.html", "The page.")
-    against: str | Path | None = option(None, "A package that a package is shown beside.")
-    threads: int = option(1, "On how many threads the package is timed.")
+    output: str | Path = option("report.html", doc="The page.")
+    against: str | Path | None = option(None, doc="A package that a package is shown beside.")
+    threads: int = option(1, doc="On how many threads the package is timed.")
     model: str | Path | None = option(
-        None, "The ONNX model that a package was compiled from, whose time by ONNX Runtime is shown too."
+        None, doc="The ONNX model that a package was compiled from, whose time by ONNX Runtime is shown too."
     )
     progress: Progress | None = option(
-        None, "Is told what is timed, `progress(stage, text)`; an exception from it ends the call."
+        None, doc="Is told what is timed, `progress(stage, text)`; an exception from it ends the call."
     )
 
 

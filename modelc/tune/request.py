@@ -29,48 +29,48 @@ class TuneRequest(Request):
     )
     target: str | Path | Target | None = option(
         None,
-        "As of modelc.compile; with a `runner` that is a board it has to be named.",
         "What this machine is, or the runner (default: native); $MODELC_TARGET says another default.",
         "NAME|FILE.yaml",
+        doc="As of modelc.compile; with a `runner` that is a board it has to be named.",
         envvar="MODELC_TARGET",
     )
     budget: str | Budget = option(
         "5m",
-        'What measuring may take: a time, "90s", "5m", "2h", or a number of measurements, "2000".',
         "Time, or measurements.",
         "5m|2000",
+        doc='What measuring may take: a time, "90s", "5m", "2h", or a number of measurements, "2000".',
     )
     _: KW_ONLY
     output: str | Path | None = option(
         None,
-        "Where the package goes, or of several models the folder of their packages MODEL.modelc, which is made where "
-        "there is none. Default: MODEL.modelc in the working folder.",
         "The package (default: MODEL.modelc here); of several models, their folder.",
         "OUT",
         Path,
+        doc="Where the package goes, or of several models the folder of their packages MODEL.modelc, which is made "
+        "where there is none. Default: MODEL.modelc in the working folder.",
         flag="-o",
     )
     explorer: str = option(
         "evolve",
-        "What proposes schedules: evolve, ppo, random or construct (docs/tune.md).",
         "evolve, ppo, random or construct.",
         "NAME",
+        doc="What proposes schedules: evolve, ppo, random or construct (docs/tune.md).",
     )
-    seed: int = option(0, "Determines what is proposed.", metavar="N", kind=range(1 << 32))
-    threads: int = option(1, "On how many threads kernels run.", "Per kernel.", "N", THREADS)
+    seed: int = option(0, doc="Determines what is proposed.", metavar="N", kind=range(1 << 32))
+    threads: int = option(1, "Per kernel.", "N", THREADS)
     watch: Callable[[Standing], None] | None = option(
-        None, "Is told how tuning stands after each round, `watch(standing)`; an exception from it ends the call."
+        None, doc="Is told how tuning stands after each round, `watch(standing)`; an exception from it ends the call."
     )
     runner: str = option(
         "local",
-        "Where kernels run: local; a board, ssh://USER@HOST:PORT/FOLDER; a Dask cluster, dask://HOST:PORT; or a "
-        "command to which a program's path is appended, such as an emulator.",
         "What runs kernels: a board, a cluster, or a command to which a program's path is appended.",
         "local|ssh://HOST|dask://HOST:PORT|COMMAND",
+        doc="Where kernels run: local; a board, ssh://USER@HOST:PORT/FOLDER; a Dask cluster, dask://HOST:PORT; or a "
+        "command to which a program's path is appended, such as an emulator.",
     )
     aim: Aim | None = option(
         None,
-        "What is to become small, an Aim of modelc.tune.search.objectives. Default: the sum of all models' times.",
+        doc="What is to become small, an Aim of modelc.tune.search.objectives. Default: the sum of all models' times.",
     )
 
     @property
