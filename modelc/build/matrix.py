@@ -12,18 +12,14 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from modelc.compile.limits import Limits
 from modelc.compile.request import keys_of_yaml
 from modelc.errors import ConfigError, ModelcError
-from modelc.target import strict_yaml
-from modelc.target.section import shown
+from modelc.target.section import parse_yaml, read_text, shown
 
 if TYPE_CHECKING:
     import jsonschema
 
-MAX_FILE = 1 << 20
 MOST_SAID = 40  # mistakes of one file
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 LOCAL = "local"  # the runner that is this machine
@@ -97,24 +93,12 @@ def schema() -> Mapping[str, Any]:
 
 def read_matrix(path: Path) -> Matrix:
     """Raises ConfigError that says every mistake of the file."""
-    try:
-        if path.exists() and not path.is_file():
-            raise ConfigError(f"{path} cannot be read as a build's description: it is no file")
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE + 1)
-    except FileNotFoundError:
+    if not path.exists():
         raise ConfigError(
             f"there is no {path}: name the file that says models and targets, or write one (docs/build.md)"
-        ) from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read as a build's description: {error.strerror}") from None
-    if len(content) > MAX_FILE:
-        raise ConfigError(f"{path} is no build's description: it is larger than {MAX_FILE} bytes")
-    try:
-        tree = strict_yaml.load(content.decode())
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise ConfigError(f"{path} is not YAML that modelc reads: {' '.join(str(error).split())}") from None
-    return parse_matrix(tree, path)
+        )
+    text = read_text(path, "a build's description", ConfigError)
+    return parse_matrix(parse_yaml(text, str(path), ConfigError), path)
 
 
 def parse_matrix(tree: Any, source: Path) -> Matrix:
