@@ -12,10 +12,11 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from modelc.compile.config import read_tree
 from modelc.compile.limits import Limits
 from modelc.compile.request import keys_of_yaml
 from modelc.errors import ConfigError, ModelcError
-from modelc.target.section import parse_yaml, read_text, shown
+from modelc.target.section import shown
 
 if TYPE_CHECKING:
     import jsonschema
@@ -97,8 +98,7 @@ def read_matrix(path: Path) -> Matrix:
         raise ConfigError(
             f"there is no {path}: name the file that says models and targets, or write one (docs/build.md)"
         )
-    text = read_text(path, "a build's description", ConfigError)
-    return parse_matrix(parse_yaml(text, str(path), ConfigError), path)
+    return parse_matrix(read_tree(path, "a build's description"), path)
 
 
 def parse_matrix(tree: Any, source: Path) -> Matrix:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from modelc.compile.request import BY_NAME, Inputs
-from modelc.errors import ConfigError
+from modelc.errors import ConfigError, TargetError
 from modelc.passes import Spec, make_pass
 from modelc.policy import SCHEDULES, Policy
 from modelc.target.section import parse_yaml, read_text, shown
@@ -150,7 +150,15 @@ def load_config(name_or_path: str | os.PathLike[str] = "default") -> Config:
             f"configuration {name!r} is unknown; expected {', '.join(list_configs())}, or the path of a .yaml file"
         )
     path = Path(name) if is_path else _folder() / f"{name}.yaml"
-    return parse_config(parse_yaml(read_text(path, "a configuration", ConfigError), str(path), ConfigError), str(path))
+    return parse_config(read_tree(path, "a configuration"), str(path))
+
+
+def read_tree(path: Path, what: str) -> Any:
+    """The tree of a small YAML file; `what` it should be is said in errors. Raises ConfigError."""
+    try:
+        return parse_yaml(read_text(path, what), str(path))
+    except TargetError as error:
+        raise ConfigError(str(error)) from None
 
 
 def parse_config(tree: Any, source: str) -> Config:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from modelc.errors import ModelcError, TargetError
+from modelc.errors import TargetError
 from modelc.target import strict_yaml
 
 WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
@@ -26,28 +26,28 @@ def targets_folder() -> Path:
     return installed if installed.is_dir() else Path(__file__).parents[2] / "targets"
 
 
-def parse_yaml(text: str, source: str, error: type[ModelcError] = TargetError) -> Any:
-    """The tree of the text; an `error` if it is not YAML."""
+def parse_yaml(text: str, source: str) -> Any:
+    """The tree of the text; TargetError if it is not YAML."""
     try:
         return strict_yaml.load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as wrong:
-        raise error(f"{source} is not YAML that modelc reads: {' '.join(str(wrong).split())}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise TargetError(f"{source} is not YAML that modelc reads: {' '.join(str(error).split())}") from None
 
 
-def read_text(path: Path, what: str, error: type[ModelcError] = TargetError, most: int = MAX_FILE) -> str:
-    """The text of a file of at most `most` bytes; `what` it should be is said in errors."""
+def read_text(path: Path, what: str) -> str:
+    """The text of a small file; `what` it should be is said in errors."""
     try:
         if path.exists() and not path.is_file():
-            raise error(f"{path} is not {what}: it is no file")
+            raise TargetError(f"{path} is not {what}: it is no file")
         with path.open("rb") as file:
-            data = file.read(most + 1)
+            data = file.read(MAX_FILE + 1)
         text = data.decode()
-    except OSError as wrong:
-        raise error(f"{path} cannot be read as {what}: {wrong.strerror}") from None
+    except OSError as error:
+        raise TargetError(f"{path} cannot be read as {what}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise error(f"{path} is not {what}: it is not UTF-8 text") from None
-    if len(data) > most:
-        raise error(f"{path} is not {what}: it is larger than {most} bytes")
+        raise TargetError(f"{path} is not {what}: it is not UTF-8 text") from None
+    if len(data) > MAX_FILE:
+        raise TargetError(f"{path} is not {what}: it is larger than {MAX_FILE} bytes")
     return text
 
 
