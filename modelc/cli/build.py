@@ -9,13 +9,13 @@ import click
 
 from modelc.build.request import NAME, BuildRequest
 from modelc.cli.importing import import_quickly
-from modelc.cli.options import asked, request_options
+from modelc.cli.options import PATH, asked, request_options
 from modelc.cli.output import complain, json_option, print_json, say, show, size
 from modelc.cli.progress_bar import bar
 
 
 @click.command()
-@click.argument("source", metavar=f"[{NAME}]", type=click.Path(path_type=Path), default=Path(NAME))
+@click.argument("source", metavar=f"[{NAME}]", type=PATH, default=Path(NAME))
 @request_options(BuildRequest)
 @json_option
 def build(source: Path, as_json: bool, **options: Any) -> int:

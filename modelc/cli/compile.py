@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from modelc.cli.importing import import_quickly
-from modelc.cli.options import asked, request_options
-from modelc.cli.output import json_option, print_json, say, show, size
-from modelc.cli.places import model_argument
+from modelc.cli.options import asked, model_argument, request_options
+from modelc.cli.output import json_option, print_json, say, shortened, show, size
 from modelc.cli.progress_bar import Staged, bar
-from modelc.cli.quantizing import show_packing, show_recipe
 from modelc.compile.request import CompileRequest
 
 if TYPE_CHECKING:
+    from modelc.frontend.quantize.packing import Packing
+    from modelc.frontend.quantize.recipe import Recipe
     from modelc.space.constants import Within
     from modelc.space.shared_packing import SharedPacking
 
 NOTABLE = 1.1  # times the model's constants
 MOST_ROWS = 4
+MOST_NAME = 48  # characters of a layer's name in the table
 
 
 @click.command("compile")
@@ -82,9 +83,9 @@ def compile_(model: Path, no_bench: bool, verbose: bool, as_json: bool, **option
         say(f"  library       {size(result.library_bytes)}")
         say(f"  compile time  {sum(result.seconds.values()):.1f} s ({stages})")
         if isinstance(result.recipe, Packing):
-            show_packing(result.recipe)
+            _show_packing(result.recipe)
         elif result.recipe is not None:
-            show_recipe(result.recipe)
+            _show_recipe(result.recipe)
         say(f"  verification  {result.report.sentence() if result.report else 'none'}")
         if short is not None:
             say(
@@ -130,3 +131,35 @@ def _sharing(packing: SharedPacking) -> str:
     if packing.several_bytes:
         said += f"; {size(packing.several_bytes)} beside another form of the same, which other kernels are faster with"
     return said
+
+
+def _show_packing(packing: Packing) -> None:
+    """The table of the products, and what their weights are off by."""
+    rows = [
+        (
+            shortened(layer.name, MOST_NAME),
+            f"{layer.bits} bits by {layer.block}" if layer.bits else "as they were",
+            "by block" if layer.zeros else "",
+            f"{layer.error:.2%}" if layer.bits else "",
+            layer.why,
+        )
+        for layer in packing.layers
+    ]
+    show(("layer", "weights", "zero points", "error of weights", "why"), rows)
+
+
+def _show_recipe(recipe: Recipe) -> None:
+    """The table of the layers, and the drop."""
+    rows = [
+        (
+            shortened(layer.name, MOST_NAME),
+            layer.dtype,
+            layer.weights,
+            f"{layer.alone:.3%}",
+            f"{layer.network:.3%}",
+            f"{1e6 * layer.saved_seconds:.1f}",
+            layer.why,
+        )
+        for layer in recipe.layers
+    ]
+    show(("layer", "dtype", "weights", "error alone", "error in the network", "saved µs, estimated", "why"), rows)

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from modelc.cli.options import request_options
+from modelc.cli.options import PATH, request_options
 from modelc.cli.output import json_option, print_json, say, size
 from modelc.compile.request import Request
 
 
 @click.command()
-@click.argument("path", metavar="MODEL.onnx|PKG", type=click.Path(path_type=Path))
+@click.argument("path", metavar="MODEL.onnx|PKG", type=PATH)
 @request_options(Request, "shapes", "dims", "constants", "states", "bounds")
 @json_option
 def inspect(path: Path, as_json: bool, **options: Any) -> int:

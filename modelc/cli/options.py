@@ -1,7 +1,8 @@
-"""Flags of the command line, made of the rows of a request; and what becomes of them."""
+"""Arguments and flags of the command line: models and packages, numbers, and the rows of a request."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Callable[..., Any])
+PATH = click.Path(path_type=Path)
+MANIFEST = "manifest.json"
+ARCHIVE = ".zip"
+Given = Path | tuple[Path, ...] | None
 
 
 def request_options(request: type, *names: str) -> Callable[[F], F]:
@@ -54,7 +59,7 @@ def given_data(inputs: Path | None, *takers: Path) -> Mapping[str, NDArray[Any]]
 
 def data_option(says: str) -> Callable[[F], F]:
     """--inputs, as a path: what `given_data` takes."""
-    return click.option("--inputs", metavar="F.npz", type=click.Path(path_type=Path), help=says)
+    return click.option("--inputs", metavar="F.npz", type=PATH, help=says)
 
 
 def _flag(row: Field[Any], facts: Option) -> Callable[[F], F]:
@@ -96,7 +101,7 @@ def _type(facts: Option) -> Any:
     if isinstance(facts.kind, range):
         return click.IntRange(facts.kind.start, facts.kind.stop - 1)
     if isinstance(facts.kind, type):
-        return click.Path(path_type=Path) if facts.kind is Path else facts.kind
+        return PATH if facts.kind is Path else facts.kind
     return click.Choice(facts.kind)
 
 
@@ -108,3 +113,42 @@ def _targets(context: click.Context, option: click.Parameter, begun: str) -> lis
 
     files = [CompletionItem(begun, type="file")] * (os.sep in begun)
     return [CompletionItem(name) for name in list_targets() if name.startswith(begun)] or files
+
+
+class Finite(click.FloatRange):
+    """A number within limits. NaN is within none, which FloatRange does not see."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = click.FLOAT.convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        converted: float = super().convert(value, param, ctx)
+        return converted
+
+
+def package_argument(usage: str) -> Callable[[F], F]:
+    """The argument `package`."""
+
+    def check(context: click.Context, parameter: click.Parameter, path: Path) -> Path:
+        if path.is_file() and path.suffix != ARCHIVE:
+            raise click.BadParameter(f"{path} is a file, and a package is a folder: {usage}", context, parameter)
+        return path
+
+    return click.argument("package", metavar="PKG", type=PATH, callback=check)
+
+
+def model_argument(usage: str) -> Callable[[F], F]:
+    """The argument `model`."""
+    return click.argument("model", metavar="MODEL.onnx", type=PATH, callback=no_package(usage))
+
+
+def no_package(usage: str) -> Callable[[click.Context, click.Parameter, Given], Given]:
+    """The callback of a parameter that is a model, or several."""
+
+    def check(context: click.Context, parameter: click.Parameter, given: Given) -> Given:
+        for path in given if isinstance(given, tuple) else (given,):
+            if path is not None and (path / MANIFEST).is_file():
+                raise click.BadParameter(f"{path} is a package, and a model is a file: {usage}", context, parameter)
+        return given
+
+    return check

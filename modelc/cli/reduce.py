@@ -8,17 +8,14 @@ from typing import Any
 
 import click
 
-from modelc.cli.options import asked, data_option, request_options
+from modelc.cli.options import PATH, asked, data_option, model_argument, request_options
 from modelc.cli.output import json_option, print_json, progress, say
-from modelc.cli.places import model_argument
 from modelc.compile.request import CompileRequest
 
 
 @click.command()
 @model_argument("modelc reduce MODEL.onnx -o SMALL.onnx")
-@click.option(
-    "-o", "output", metavar="SMALL.onnx", type=click.Path(path_type=Path), help="Default: MODEL-reduced.onnx."
-)
+@click.option("-o", "output", metavar="SMALL.onnx", type=PATH, help="Default: MODEL-reduced.onnx.")
 @request_options(CompileRequest, "target", "config", "precision", "shapes", "dims", "constants", "states", "bounds")
 @data_option("What it fails with (default: drawn).")
 @click.option("--seed", metavar="N", type=click.IntRange(0, (1 << 63) - 1), default=0, help="Of what is drawn.")

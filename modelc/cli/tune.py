@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from modelc.cli.importing import import_quickly
-from modelc.cli.options import asked, request_options
+from modelc.cli.options import PATH, asked, no_package, request_options
 from modelc.cli.output import following, print_json, say
-from modelc.cli.places import no_package
 from modelc.tune.request import TuneRequest
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 @click.argument(
     "models",
     metavar="MODEL.onnx...",
-    type=click.Path(path_type=Path),
+    type=PATH,
     nargs=-1,
     required=True,
     callback=no_package("modelc tune MODEL.onnx -o PKG.modelc"),
