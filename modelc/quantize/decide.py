@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from modelc.compile.choices import digest_of
+from modelc.compile.inputs import applied
 from modelc.compile.pipeline import Run, default_threads
 from modelc.compile.request import CompileRequest
 from modelc.errors import ConfigError
-from modelc.frontend.quantize.equalise import applied, largest_weights, smoothable
+from modelc.frontend.quantize.equalise import applied as equalised
+from modelc.frontend.quantize.equalise import largest_weights, smoothable
 from modelc.frontend.quantize.floats import float_model
 from modelc.frontend.quantize.layers import Layer, class_scores, layers_of
 from modelc.frontend.quantize.recipe import ASYMMETRIC, FLOAT16, FLOAT32, INT8, SYMMETRIC, Floats, LayerChoice, Recipe
@@ -21,7 +23,6 @@ from modelc.frontend.quantize.switched import Switched
 from modelc.frontend.quantize.write import correctable, write_quantized, write_rounded
 from modelc.frontend.witness.surgery import save
 from modelc.partition.narrow_products import HALF, multiplies
-from modelc.quantize.calibration import Calibration
 from modelc.quantize.cut import Cut, Way, cut, ordered
 from modelc.quantize.measure import Drop, measure_of, real_outputs, relative_error, unseen
 from modelc.quantize.price import Priced, priced, priced_more, require_bytes
@@ -31,6 +32,7 @@ from modelc.target import Target
 from modelc.verify.engine import Engine
 
 STAGE = "calibrate"
+MAX_DROP = 0.01  # by which outputs may be worse, as a share, where a request does not say
 WORTH = 0.7  # of the squared error of the layers that read a value, for which its channels are scaled
 WATCHED = 4  # samples on which the error that each layer adds to the network is measured
 MOST_JUDGED = 64  # samples that are held back and looked at; more where the drop that is allowed is a smaller share
@@ -65,7 +67,6 @@ class Deciding:
     def __init__(
         self,
         request: CompileRequest,
-        calibration: Calibration,
         target: Target,
         most: int,
         folder: Path,
@@ -73,14 +74,16 @@ class Deciding:
     ) -> None:
         """Weights go from -most to most."""
         self.request, self.model, self.folder, self.stack = request, request.path, folder, stack
-        self.max_drop, self.threads = calibration.max_drop, request.threads or default_threads()
-        config = request.flags.kept(replace(request, precision=None).settings())
+        self.threads = request.threads or default_threads()
+        self.max_drop = MAX_DROP if request.max_drop is None else request.max_drop
+        config = request.fixed.kept(replace(request, precision=None).settings())
         self.config = config.allowing(precision="f32")
         require_bytes(target, self.config.policy.tensorize)
         digest = digest_of(self.model)
-        steering = request.flags.over(config.inputs).applied(self.model, request.inputs)
+        steering = applied(request.fixed.over(config.inputs), self.model, request.inputs)
+        assert request.calibrate is not None
         fixed = steering.constants
-        samples = read_samples(Path(calibration.samples), self.model, fixed)
+        samples = read_samples(Path(request.calibrate), self.model, fixed)
         self.run = Run(self.model, digest, target, self.config, steering.shapes, constants=fixed, weighing=False)
         floats = float_model(self.model)
         self.plain = folder / "float.onnx"  # before anything is scaled
@@ -97,7 +100,7 @@ class Deciding:
         self.say(f"{len(self.judging)} samples that are held back, in float32")
         outputs = list(runs(self.plain, [*self.judging, *self.watched], self.threads))
         wanted, self.watched_outputs = outputs[: len(self.judging)], outputs[len(self.judging) :]
-        self.measure = measure_of(calibration.metric, wanted, self.judging, class_scores(floats))
+        self.measure = measure_of(request.metric, wanted, self.judging, class_scores(floats))
         self.smoothed, self.alone = self.smoothed_alone()
         names = [layer.name for layer in self.trials.layers]
         self.say("the price of float32")
@@ -236,7 +239,7 @@ class Deciding:
     def scaled(self, divisors: Mapping[str, Floats]) -> Alone:
         """Goes on with the model whose values have their channels divided; each layer of it by itself."""
         floats = float_model(self.model)
-        applied(floats, divisors)
+        equalised(floats, divisors)
         self.trials = replace(self.trials, floats=floats, layers=layers_of(floats))
         return self.trials.alone(self.trials.ranges({})[0])
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from modelc.compile.request import Metric
 from modelc.errors import ConfigError
 from modelc.quantize.samples import HELD_BACK, Arrays
 from modelc.signals import no_exit
 
-Metric = Callable[[dict[str, NDArray[Any]], dict[str, NDArray[Any]]], float]
 EXPECTED = "expected FILE.py:FUNCTION, a function of the outputs and of the sample, both arrays by name"
 
 
@@ -180,6 +179,12 @@ def metric_at(place: str) -> Metric:
     if not callable(metric):
         raise ConfigError(f"the metric {place[:200]}: {where} has no function {name!r}")
     return metric
+
+
+def check_metric(metric: Any) -> None:
+    """Raises ConfigError for what is neither the place of a function nor a function."""
+    if not (metric is None or isinstance(metric, str) or callable(metric)):
+        raise ConfigError(f"the metric is {repr(metric)[:80]}; {EXPECTED}; or that function itself")
 
 
 def measure_of(
