@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from modelc.ir.block import AGGREGATIONS, Block, Buffer, Iter, OpaqueBlock, Task
-from modelc.ir.check import accesses, fail, identifiers, inside, static, typed, unsure
+from modelc.ir.block import Block, Buffer, Iter, OpaqueBlock, Task
+from modelc.ir.check import accesses, fail, identifiers, inside, statements, static, unsure
 from modelc.ir.expr import Expr, Load, Var, loads, show, variables
 from modelc.ir.points import TooLarge, boxes, image, remainder
 from modelc.ir.verify_nest import verify_nest
@@ -20,22 +20,10 @@ def verify_block(block: Block, buffers: Mapping[str, Buffer], where: str = "") -
     """Checks one Block over the buffers it names."""
     where = f"{where}, block {block.name}" if where else f"block {block.name}"
     identifiers([i.name for i in block.iters], "iterator", where)
-    if block.aggregation not in AGGREGATIONS:
-        fail(where, f"unknown aggregation {block.aggregation!r}; known are {', '.join(AGGREGATIONS)}")
-    arity = AGGREGATIONS[block.aggregation].arity
-    maps = block.aggregation == "assign" and len(block.writes) == len(block.body) >= 1  # a map may write several
-    if not maps and (len(block.writes), len(block.body)) != (arity, arity):
-        fail(where, f"{block.aggregation} has {arity} writes, found {len(block.writes)} for {len(block.body)} values")
+    statements(block, block.ranges, {name: (b.dtype, b.shape) for name, b in buffers.items()}, where)
     if block.aggregation == "assign" and block.reduction:
         fail(where, f"an assign does not reduce over {block.reduction[0].name!r}")
-    stored = {name: (b.dtype, b.shape) for name, b in buffers.items()}
-    for condition in block.where:
-        if (dtype := typed(condition, block.ranges, stored, where)) != "bool":
-            fail(where, f"condition {show(condition)} is {dtype}, expected bool")
     for write, value in zip(block.writes, block.body, strict=True):
-        kept, value_dtype = typed(write, block.ranges, stored, where), typed(value, block.ranges, stored, where)
-        if kept != value_dtype:
-            fail(where, f"{value_dtype} is written to {write.buffer}, which is {kept}")
         for it in block.reduction:
             if it.name in variables(write):
                 fail(where, f"{show(write)} is indexed by the reduction iterator {it.name!r}")

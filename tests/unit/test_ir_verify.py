@@ -417,7 +417,7 @@ def test_broken_leaves():
         (Leaf("b", "update", leaf.writes, leaf.body, "assign"), "an assign has no update"),
         (Leaf("b", "assign", leaf.writes, leaf.body, "sum"), "unknown aggregation 'sum'"),
         (Leaf("b", "assign", leaf.writes, (), "assign"), "assign has 1 writes, found 1 for 0 values"),
-        (Leaf("b", "assign", leaf.writes, leaf.body, "assign", (Const(1),)), "condition 1 is no bool"),
+        (Leaf("b", "assign", leaf.writes, leaf.body, "assign", (Const(1),)), "condition 1 is int64, expected bool"),
         (Leaf("b", "assign", leaf.writes, leaf.body, "assign", (), (("i", Const(True, "bool")),)), "is no int64"),
     ):
         with pytest.raises(InvalidIR, match=message):
