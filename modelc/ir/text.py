@@ -6,7 +6,6 @@ One statement a line; what belongs to a statement is indented by two spaces unde
 from __future__ import annotations
 
 import ast
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, Buffer, Iter, OpaqueBlock, Task
 from modelc.ir.expr import DTYPES, Expr, Load
-from modelc.ir.expr_syntax import ExprSyntaxError, expression, parse, parse_conditions
+from modelc.ir.expr_syntax import NUMBERS, ExprSyntaxError, expression, parse, parse_conditions
 from modelc.ir.layout import Layout
 from modelc.ir.nest import INTRINSIC, SCOPES, TAGS, Alloc, Branch, Call, For, Leaf, Nest, Prefetch, Region, Stmt
 
@@ -158,8 +157,8 @@ def _literal(text: str) -> Any:
 
 
 def _value(node: ast.expr) -> Any:
-    if isinstance(node, ast.Name) and node.id in ("inf", "nan"):
-        return math.inf if node.id == "inf" else math.nan
+    if isinstance(node, ast.Name) and node.id in NUMBERS:
+        return NUMBERS[node.id]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_value(node.operand)
     if isinstance(node, (ast.Tuple, ast.List)):
@@ -185,29 +184,23 @@ def _keywords(text: str) -> list[tuple[str, ast.expr]]:
 
 # --- storage ------------------------------------------------------------------------------------------------------
 
-_TYPED = rf"({NAME}): (\w+)\[({INTS})\]"
-_STRIDES = rf"(?: strides\(({INTS})\))?"
-
-
-def _dtype(line: _Line, dtype: str) -> str:
-    return dtype if dtype in DTYPES else line.fail(f"a dtype of {', '.join(DTYPES)}")
-
 
 def _buffer(line: _Line, text: str) -> Buffer:
-    match = re.fullmatch(rf"{_TYPED}(?: stored (\S.*?))?{_STRIDES}", text)
+    match = re.fullmatch(rf"({NAME}): (\w+)\[({INTS})\](?: stored (\S.*?))?(?: strides\(({INTS})\))?", text)
     if not match:
         line.fail("'NAME: DTYPE[EXTENTS]', then 'stored LAYOUT' and 'strides(NUMBERS)' if there are any")
     name, dtype, shape, layout, strides = match.groups()
+    if dtype not in DTYPES:
+        line.fail(f"a dtype of {', '.join(DTYPES)}")
     stored = Layout() if layout is None else line.read(Layout.parse, layout)
-    return Buffer(name, _dtype(line, dtype), _ints(shape), stored, None if strides is None else _ints(strides))
+    return Buffer(name, dtype, _ints(shape), stored, None if strides is None else _ints(strides))
 
 
 def _region(line: _Line, text: str) -> Region:
-    match = re.fullmatch(rf"{_TYPED}{_STRIDES}", text)
-    if not match:
-        line.fail("'NAME: DTYPE[EXTENTS]', then 'strides(NUMBERS)' if there are any")
-    name, dtype, shape, strides = match.groups()
-    return Region(name, _dtype(line, dtype), _ints(shape), None if strides is None else _ints(strides))
+    buffer = _buffer(line, text)
+    if buffer.layout.primitives:
+        line.fail("a region, which has no layout")
+    return Region(buffer.name, buffer.dtype, buffer.shape, buffer.strides)
 
 
 # --- blocks -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,6 +122,16 @@ class Editor:
 
     def producer(self, name: str) -> Node | None:
         return self._producers.get(name)
+
+    def node(self, name: str) -> Node:
+        """The node that computes a value, where there is one."""
+        return self._producers[name]
+
+    def array(self, name: str) -> NDArray[Any]:
+        """The data of what is a constant."""
+        data = self.data(name)
+        assert data is not None
+        return data
 
     def readers(self, name: str) -> list[Node]:
         return self._consumers.get(name, [])
@@ -252,6 +262,16 @@ def rewrite(graph: Graph, rules: Sequence[Rule]) -> Graph:
             return graph
         graph = new
     raise AssertionError("rewrite rules undo each other")
+
+
+@dataclass(frozen=True)
+class RulePass:
+    """A pass that does nothing but apply its rules."""
+
+    rules: ClassVar[Sequence[Rule]]
+
+    def __call__(self, graph: Graph) -> Graph:
+        return rewrite(graph, self.rules)
 
 
 def _sweep(graph: Graph, rules: Sequence[Rule]) -> Graph | None:

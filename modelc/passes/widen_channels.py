@@ -7,10 +7,7 @@ with more rows of weights, which are zero: an instruction multiplies whole group
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from modelc.ir.graph import Graph
 from modelc.passes.pattern import Bind, Constant, Editor, Match, Op, Pattern, Rule, rewrite
@@ -35,8 +32,7 @@ def _more(e: Editor, m: Match) -> int:
 
 def _longer(e: Editor, name: str, more: int, axis: int, fill: int = 0) -> str:
     """A constant with `more` of `fill` along `axis`; one number for all stays one."""
-    data: NDArray[Any] | None = e.data(name)
-    assert data is not None
+    data = e.array(name)
     if data.ndim == 0 or data.shape[axis] == 1:
         return name
     around = [(0, more) if k == axis % data.ndim else (0, 0) for k in range(data.ndim)]
@@ -44,8 +40,7 @@ def _longer(e: Editor, name: str, more: int, axis: int, fill: int = 0) -> str:
 
 
 def _widened(e: Editor, m: Match) -> str | None:
-    more, product = _more(e, m), e.producer(m["sum"])
-    assert product is not None
+    more, product = _more(e, m), e.node(m["sum"])
     if not more or int(product.attrs.get("group", 1)) != 1:
         return None
     conv = product.op == "ConvInteger"
@@ -61,8 +56,7 @@ def _widened(e: Editor, m: Match) -> str | None:
         if name == "factor":
             real = e.add("Mul", (e.add("Cast", (total,), {"to": "float32"}), _longer(e, m["factor"], more, axis, 1)))
     real = e.add("Relu", (real,)) if "relu" in m.bound else real
-    quantized = e.producer(m["quantized"])
-    assert quantized is not None
+    quantized = e.node(m["quantized"])
     return e.again(quantized, (real, *quantized.inputs[1:]))
 
 
