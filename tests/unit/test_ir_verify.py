@@ -2,12 +2,13 @@
 
 import pytest
 from ir_texts import CONCAT, CONV, MATMUL, ROWS, SOFTMAX
+from nest_texts import parse_nest
 
 from modelc.errors import InvalidIR
 from modelc.ir.block import Block, Buffer, Iter
 from modelc.ir.expr import Const, Load, Op, Var
 from modelc.ir.nest import Leaf, Nest, Region
-from modelc.ir.text import parse_block, parse_nest, parse_task
+from modelc.ir.text import parse_block, parse_task
 from modelc.ir.verify import verify_block, verify_nest, verify_task
 
 BUFFERS = {
