@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from modelc.errors import InvalidIR
 from modelc.ir.affine import bounds
-from modelc.ir.block import AGGREGATIONS, Block
+from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, OpaqueBlock
 from modelc.ir.expr import DTYPES, FLOATS, INTEGERS, Const, Expr, Load, Op, Var, loads, op, show, variables
 from modelc.ir.nest import Leaf
 from modelc.ir.points import TooLarge, image
@@ -57,6 +57,13 @@ def typed(e: Expr, iterators: Collection[str], stored: Stored, where: str) -> st
     if kinds[0] not in OPERANDS.get(operation.takes, kinds):
         fail(where, f"{show(e)} takes {', '.join(OPERANDS[operation.takes])}, found {kinds[0]}")
     return "bool" if operation.result == "bool" else kinds[0]
+
+
+def uses(block: AnyBlock) -> tuple[list[str], list[str]]:
+    """The names of the buffers that a Block reads and writes."""
+    if isinstance(block, OpaqueBlock):
+        return list(block.inputs), list(block.outputs)
+    return [r.buffer for r in block.reads], [w.buffer for w in block.writes]
 
 
 def statements(leaf: Block | Leaf, iterators: Collection[str], stored: Stored, where: str) -> None:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from modelc.errors import InvalidIR
 from modelc.ir.addresses import Guard, unproved
 from modelc.ir.block import Block, OpaqueBlock, Task, compact_strides
+from modelc.ir.check import uses
 from modelc.ir.expr import DTYPES, variables
 from modelc.ir.layout import Layout
 
@@ -140,10 +141,6 @@ class Program:
         """The Tasks that become kernels, those of bodies among them."""
         return (bound for program in self.every_program for bound in program.tasks if not bound.bodies)
 
-    def kinds(self) -> dict[str, str]:
-        """Task name -> opaque, contraction, reduction or map."""
-        return {bound.task.name: kind_of(bound.task) for bound in self.tasks}
-
     def __str__(self) -> str:
         lines = [f"program {self.name}"]
         lines += [f"  input {self.values[v]}" for v in self.inputs]
@@ -250,10 +247,8 @@ def _check_task(program: Program, bound: BoundTask, fail: Fail) -> None:
     ranks = {b.name: len(b.shape) for b in task.buffers}
     ready = set(task.inputs)
     for block in task.blocks:
-        if isinstance(block, OpaqueBlock):
-            reads, writes = list(block.inputs), list(block.outputs)
-        else:
-            reads, writes = [r.buffer for r in block.reads], [w.buffer for w in block.writes]
+        reads, writes = uses(block)
+        if isinstance(block, Block):
             for access in (*block.reads, *block.writes):
                 if ranks.get(access.buffer) != len(access.indices):
                     fail(f"task {task.name}: {access} does not fit its buffer")

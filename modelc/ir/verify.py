@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from modelc.ir.block import Block, Buffer, Iter, OpaqueBlock, Task
-from modelc.ir.check import accesses, fail, identifiers, inside, statements, static, unsure
+from modelc.ir.check import accesses, fail, identifiers, inside, statements, static, unsure, uses
 from modelc.ir.expr import Expr, Load, Var, loads, show, variables
 from modelc.ir.points import TooLarge, boxes, image, remainder
 from modelc.ir.verify_nest import verify_nest
@@ -90,7 +90,7 @@ def verify_task(task: Task, where: str = "") -> None:
     defined = set(task.inputs)
     for block in task.blocks:
         place = f"{where}, block {block.name}"
-        reads, writes = _uses(block)
+        reads, writes = uses(block)
         for name in (*reads, *writes):
             if name not in buffers:
                 fail(place, f"unknown buffer {name!r}")
@@ -104,17 +104,10 @@ def verify_task(task: Task, where: str = "") -> None:
             verify_block(block, buffers, where)
         defined.update(writes)
     for name in task.outputs:
-        if name not in {w for b in task.blocks for w in _uses(b)[1]}:
+        if name not in {w for b in task.blocks for w in uses(b)[1]}:
             fail(where, f"output {name} is never written")
         if name not in task.inputs:
             _covered(task, buffers[name], where)
-
-
-def _uses(block: Block | OpaqueBlock) -> tuple[list[str], list[str]]:
-    """Names of the buffers read and written."""
-    if isinstance(block, OpaqueBlock):
-        return list(block.inputs), list(block.outputs)
-    return [r.buffer for r in block.reads], [w.buffer for w in block.writes]
 
 
 def _stored(buffer: Buffer, where: str) -> None:
