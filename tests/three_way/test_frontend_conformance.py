@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+from graph_texts import parse_graph
 from graph_to_onnx import assert_same, run_onnx, to_onnx
 from imported_models import constants_of
 from onnx import numpy_helper
@@ -11,7 +12,7 @@ from onnx_cases import node_tests
 from modelc.errors import ModelError
 from modelc.frontend.control.structure import row_of
 from modelc.frontend.onnx import import_model, unsupported
-from modelc.ir.graph_text import parse_graph, show_graph
+from modelc.ir.graph_text import show_graph
 from modelc.ir.verify_graph import verify_graph
 from modelc.passes import infer, run_passes
 

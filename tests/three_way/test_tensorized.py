@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nest_texts import parse_nest
 from schedules import loops
 from tensor_tasks import (
     EVEN,
@@ -33,7 +34,6 @@ from modelc.codegen.lower.nest import lower_nest
 from modelc.errors import InvalidIR
 from modelc.ir.candidate import Candidate
 from modelc.ir.nest import For, Nest
-from modelc.ir.text import parse_nest
 from modelc.partition.narrow_task import in_narrow
 from modelc.policy import Policy
 from modelc.space.choose import chosen

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_strategies import layouts
 from ir_texts import CONCAT, CONV, MATMUL, ROWS, SOFTMAX
+from nest_texts import parse_nest
 
 from modelc.codegen.pack import pack_constant
 from modelc.ir import interpret
@@ -15,7 +16,7 @@ from modelc.ir.interpret import run_block, run_nest, run_task, view
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Region
 from modelc.ir.scalar import OPERATIONS
-from modelc.ir.text import parse_block, parse_nest, parse_task
+from modelc.ir.text import parse_block, parse_task
 from modelc.measure.data import from_storage
 
 

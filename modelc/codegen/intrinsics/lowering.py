@@ -30,19 +30,7 @@ from modelc.errors import TargetError
 from modelc.ir.block import compact_strides
 from modelc.ir.expr import DTYPES
 from modelc.target.intrinsic import Intrinsic, Operand, Tiles
-from modelc.target.intrinsic_code import (
-    Binary,
-    Bitcast,
-    Broadcast,
-    Call,
-    Code,
-    Name,
-    Number,
-    Shuffle,
-    VectorType,
-    Widen,
-    calls,
-)
+from modelc.target.intrinsic_code import Call, Code, Name, Number, VectorType, calls
 
 _BINARY = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
 _LLVM_TYPES = {"float16": "half", "bfloat16": "bfloat", "float32": "float", "float64": "double"}
@@ -96,28 +84,28 @@ def imported(intrinsics: Iterable[Intrinsic], body: Any) -> Any:
 def _value(code: Code, names: Mapping[str, Any]) -> Any:
     if isinstance(code, Name):
         return names[code.name]
+    if isinstance(code, Number):
+        number = tx.const(code.value, code.type.dtype)
+        return number if code.type.lanes == 1 else tx.Broadcast(number, code.type.lanes)
+    args = [_value(arg, names) for arg in code.args]
     if isinstance(code, Call):
-        args = [_value(arg, names) for arg in code.args]
         if code.type is None:
             return tx.call_llvm_intrin("void", _checked_name(code.llvm), *args)
         if _wrapped(code):
             return tx.call_pure_extern(_tvm_type(code.type), _wrapper(code), *args)
         return tx.call_llvm_pure_intrin(_tvm_type(code.type), _checked_name(code.llvm), *args)
-    if isinstance(code, Bitcast):
-        value, dtype = _value(code.value, names), _tvm_type(code.type)
-        assert code.value.type is not None
-        return value if dtype == _tvm_type(code.value.type) else tx.reinterpret(dtype, value)
-    if isinstance(code, Broadcast):
-        return tx.Broadcast(_value(code.value, names), code.type.lanes)
-    if isinstance(code, Widen):
-        return tx.Cast(_tvm_type(code.type), _value(code.value, names))
-    if isinstance(code, Shuffle):
-        return tx.Shuffle([_value(value, names) for value in code.values], [int32(lane) for lane in code.lanes])
-    if isinstance(code, Binary):
-        return _BINARY[code.op](_value(code.left, names), _value(code.right, names))
-    assert isinstance(code, Number)
-    number = tx.const(code.value, code.type.dtype)
-    return number if code.type.lanes == 1 else tx.Broadcast(number, code.type.lanes)
+    dtype = _tvm_type(code.type)
+    if code.op == "bitcast":
+        before = code.args[0].type
+        assert before is not None
+        return args[0] if dtype == _tvm_type(before) else tx.reinterpret(dtype, args[0])
+    if code.op == "broadcast":
+        return tx.Broadcast(args[0], code.type.lanes)
+    if code.op == "widen":
+        return tx.Cast(dtype, args[0])
+    if code.op == "shuffle":
+        return tx.Shuffle(args, [int32(lane) for lane in code.lanes])
+    return _BINARY[code.op](*args)
 
 
 def _checked_name(llvm: str) -> str:
