@@ -13,12 +13,12 @@ import onnxruntime as ort
 import pytest
 from control_models import INFO, B, F, agree, body, branching, node, saved
 from library_of import library_of
+from programs import run_program
 
 import modelc
 from modelc.errors import InputError, ModelError, PackageError
 from modelc.frontend.onnx import import_model, unsupported
 from modelc.ir.graph_text import parse_graph, show_graph
-from modelc.ir.program import run_program
 from modelc.layout.program import partition
 from modelc.ops import MEANINGS, evaluate_graph
 from modelc.package import TensorInfo, read_package

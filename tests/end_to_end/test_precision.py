@@ -14,6 +14,7 @@ import pytest
 import small_model as small
 from bfloat16_products import DEFAULT, digests, native, products_add_most, strict
 from partition_models import Model
+from programs import run_program
 from three_ways import Example, check, host_target, random_inputs, stored_in_bfloat16, task_of
 
 import modelc
@@ -25,7 +26,7 @@ from modelc.errors import ConfigError, TargetError, ToolchainError, Verification
 from modelc.frontend.onnx import import_model
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import Load, Op
-from modelc.ir.program import Program, run_program
+from modelc.ir.program import Program
 from modelc.ops import MEANINGS
 from modelc.package import read_package
 from modelc.partition.narrow_products import products, require

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from programs import run_program
 from three_ways import task_of
 
 from modelc.errors import TargetError
 from modelc.ir.block import Block, Iter, Task
 from modelc.ir.expr import Load, Var, op
 from modelc.ir.layout import Layout
-from modelc.ir.program import BoundTask, Placed, Program, run_program
+from modelc.ir.program import BoundTask, Placed, Program
 from modelc.partition.half_sums import MOST_TERMS, parts_of, with_sums_in_parts
 from modelc.partition.narrow_products import multiplies, products, require
 from modelc.partition.precision import contracting_tasks, to_narrow

@@ -323,7 +323,7 @@ class Judge:
         """Where the model is cut before what a call wrote to `buffer`: at the values that kernels read and wrote; None
         where it is none of the model's."""
         name = call.use.bound.values[buffer]
-        imported = next((g for g in self._graphs if name in g.computed), None)
+        imported = next((g for g in self._graphs if name in g.producers), None)
         if imported is None:
             return None
         given = dict(self._given) if imported is self._graphs[0] else {}
