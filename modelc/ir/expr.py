@@ -38,13 +38,14 @@ DTYPES: dict[str, np.dtype[Any]] = {
 class _Arithmetic:
     """Python's operators on expressions; numbers on the right or left become constants of the other side's kind.
 
-    Expressions never change: what was found out about one is kept with it (hash, linear form, what is in it)."""
+    Expressions never change: what was found out about one is kept with it (hash, linear form, order, what is in it)."""
 
-    __slots__ = ("_hash", "_linear", "_loads", "_operations", "_variables")
+    __slots__ = ("_hash", "_linear", "_loads", "_operations", "_order", "_variables")
     _hash: int
     _linear: Any  # of affine.py
     _loads: tuple[Load, ...]
     _operations: frozenset[str]
+    _order: Any  # of interpret.py
     _variables: frozenset[str]
 
     def __add__(self, other: Operand) -> Expr:
