@@ -104,15 +104,15 @@ class Toolchain:
     def check(self) -> None:
         """Raises ToolchainError where a small source that needs the C library's headers, if there is one, does not
         compile: said before any kernel is."""
-        self.object_of(f"#include <{'stdint.h' if self.libc == 'none' else 'string.h'}>\nint empty;\n")
+        self.object_of(f"#include <{'stdint.h' if self.libc == 'none' else 'string.h'}>\nint empty;\n", stem="empty")
 
-    def object_of(self, source: str, flags: Sequence[str] = ()) -> bytes:
-        """The object of one source. Raises ToolchainError as compile() does."""
+    def object_of(self, source: str, flags: Sequence[str] = (), stem: str = "kernel") -> bytes:
+        """The object of one source, whose file is called STEM.c. Raises ToolchainError as compile() does."""
         with TemporaryFolder("cc") as name:
             folder = Path(name)
-            (folder / "kernel.c").write_text(source)
-            self.compile([*flags, "-c", "kernel.c", "-o", "kernel.o"], folder)
-            return (folder / "kernel.o").read_bytes()
+            (folder / f"{stem}.c").write_text(source)
+            self.compile([*flags, "-c", f"{stem}.c", "-o", f"{stem}.o"], folder)
+            return (folder / f"{stem}.o").read_bytes()
 
     def link_module(self, arguments: Sequence[str], folder: Path) -> None:
         """Runs the linker of WebAssembly, of ziglang by itself: its cc would build a C library first."""
@@ -250,7 +250,7 @@ def _check_given(toolchain: Toolchain) -> None:
     """Raises ToolchainError, with what the compiler said, where it makes no object for the machine."""
     shown = shlex.join(toolchain.command)
     try:
-        made = toolchain.object_of("int empty;\n")
+        made = toolchain.object_of("int empty;\n", stem="empty")
     except ToolchainError as error:
         raise ToolchainError(f"--cc {shown!r} does not compile for {toolchain.machine.gnu_triple}: {error}") from None
     check_object(made, f"what --cc {shown!r} makes", toolchain.machine)
