@@ -14,9 +14,11 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from difflib import get_close_matches
 from functools import wraps
 from numbers import Integral, Real
+from textwrap import fill
 from typing import Any, ParamSpec, TypeVar
 
 from modelc.errors import InputError
@@ -50,18 +52,27 @@ class Cancelled(BaseException):
 
 
 def asked_by(request: Callable[P, Asked]) -> Callable[[Callable[[Asked], Result]], Callable[P, Result]]:
-    """Makes of a function of a request, which is a dataclass, a function of its fields."""
+    """Makes of a function of a request, which is a dataclass, a function of its fields, which say what they are."""
 
     def decorated(answer: Callable[[Asked], Result]) -> Callable[P, Result]:
         @wraps(answer)
         def call(*args: P.args, **kwargs: P.kwargs) -> Result:
             return answer(request(*args, **kwargs))
 
-        given = inspect.signature(answer).return_annotation
-        _describe(call, inspect.signature(request).replace(return_annotation=given))
+        signature = inspect.signature(request)
+        _describe(call, signature.replace(return_annotation=inspect.signature(answer).return_annotation))
+        said, returns, end = (answer.__doc__ or "").partition("    Returns:\n")
+        call.__doc__ = f"{said}    Args:\n{_arguments(request, signature)}\n\n{returns}{end}"
         return call
 
     return decorated
+
+
+def _arguments(request: Any, signature: inspect.Signature) -> str:
+    """What the fields of a request say of themselves, in the order of its signature."""
+    documents = {row.name: row.metadata["option"].doc for row in fields(request)}
+    texts = (f"{name}: {documents[name]}" for name in signature.parameters)
+    return "\n".join(fill(text, 120, initial_indent=" " * 8, subsequent_indent=" " * 12) for text in texts)
 
 
 def as_called(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

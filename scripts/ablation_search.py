@@ -39,7 +39,6 @@ from modelc.compile.config import Config, load_config
 from modelc.compile.pipeline import Run
 from modelc.measure import Measurer, Setting
 from modelc.target import load_target
-from modelc.tune.command import Measuring
 from modelc.tune.end_to_end import compared
 from modelc.tune.joint import JointSearch
 from modelc.tune.networks import Network, Subjects, Tasks
@@ -49,7 +48,7 @@ from modelc.tune.search.objectives import Aim
 from modelc.tune.search.population import Space
 from modelc.tune.search.scheduler import Scheduler
 from modelc.tune.search.standing import Standing
-from modelc.tune.search.tune import Budget, Moment, Subject, Tuned, tune_tasks
+from modelc.tune.search.tune import Budget, Moment, Search, Subject, Tuned
 
 
 class InTurn(Scheduler):
@@ -134,15 +133,14 @@ def jointly(network: Network, way: Way, budget: Budget, seed: int, threads: int)
     joint = JointSearch([network], way.explorer, seed, threads, budget, Aim().of([network.name]), watch=after)
     joint.prepare()
     with Measurer(run.target, Setting(threads, run.config.flush_denormals, seed)) as measurer:
-        found, _ = joint.run(Measuring(measurer))
+        found, _ = joint.run(measurer)
     return points, found
 
 
 def loops(network: Network, way: Way, budget: Budget, seed: int, threads: int) -> tuple[list[list[float]], Tuned]:
     subjects = Subjects([network], way.explorer, seed, threads, LearnedCost(seed))
     tasks = way.prepared(subjects.tasks([[network.base]]), seed)
-    estimated = np.array([work.seconds for work in tasks.work])
-    scheduler = way.scheduler(tasks.work, Aim().of([network.name])(tasks.weights, estimated), seed=seed)
+    scheduler = tasks.scheduler(Aim().of([network.name]), way.scheduler, seed)
     points: list[list[float]] = []
 
     def after(moment: Moment, _: Subject) -> None:
@@ -152,7 +150,7 @@ def loops(network: Network, way: Way, budget: Budget, seed: int, threads: int) -
 
     setting = Setting(threads, network.run.config.flush_denormals, seed)
     with Measurer(network.run.target, setting) as measurer:
-        found = tune_tasks(tasks.subjects, scheduler, Measuring(measurer), budget, None, after)
+        found = Search(tasks.subjects, scheduler, measurer, budget, None, after).run()
     return points, found
 
 

@@ -43,13 +43,12 @@ from modelc.ir.expr import Const, Expr, Load, Op, Var
 from modelc.measure import Effort, Measurer
 from modelc.space.choose import chosen
 from modelc.target import Target, llvm_target, load_target
-from modelc.tune.command import Measuring
 from modelc.tune.search.evolve import Evolve
 from modelc.tune.search.learned import LearnedCost
 from modelc.tune.search.objectives import Aim, Weights
 from modelc.tune.search.population import Space
 from modelc.tune.search.scheduler import Work
-from modelc.tune.search.tune import Budget, Subject, tune_tasks
+from modelc.tune.search.tune import Budget, Search, Subject
 
 CASES = ("C1D-2-b1", "C2D-3-b1", "DEP-3-b1", "DIL-3-b1", "GMM-2-b1", "NRM-3-b1")
 NEEDED = ("cloudpickle", "psutil", "xgboost")  # by MetaSchedule; modelc brings only the last, as modelc-compiler[tune]
@@ -172,7 +171,7 @@ def by_modelc(task: Task, target: Target, trials: int, measurer: Measurer) -> tu
     subject = Subject("task", task, untuned, Evolve(space, 0, learned))
     work = Work(space.untuned(untuned)[1])
     scheduler = InTurn([work], Aim().of(["task"])(Weights.of(np.ones((1, 1))), np.array([work.seconds])))
-    found = tune_tasks([subject], scheduler, Measuring(measurer), Budget(trials=trials))
+    found = Search([subject], scheduler, measurer, Budget(trials=trials)).run()
     return subject, time.monotonic() - begin, found.trials
 
 

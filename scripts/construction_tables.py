@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from kept_rows import Row
+from ranking import correlation
 
-from modelc.tune.search.ranking import best_quarter, correlation
+from modelc.tune.search.learned import best_quarter
 
 WAYS = ("construction", "rules", "greedy", "analytic")
 BEHIND = 1.1  # of the best random candidate's time: where construction takes more, the knobs of both are shown

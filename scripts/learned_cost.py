@@ -31,8 +31,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from ranking import APART, Ranking, as_measured, ranked
 
-from modelc.database import Conditions, Record, code_version, default_place, records
+from modelc.database import Conditions, Database, Record, code_version, default_place
 from modelc.errors import ModelcError
 from modelc.ir.block import Task
 from modelc.policy import SCHEDULES, Policy
@@ -40,7 +41,6 @@ from modelc.target import Target, load_target
 from modelc.tune.search.learned import MISSING, Example, analytic, available, fit, groups_of, held_out, scales
 from modelc.tune.search.learned import throughputs as measured
 from modelc.tune.search.population import Space
-from modelc.tune.search.ranking import APART, Ranking, as_measured, ranked
 from modelc.tune.search.resume import COMPARED, examples_of
 
 
@@ -66,10 +66,12 @@ def bytes_in(target: Target, place: str) -> int:
 
 def read(path: Path, target: Target, version: str, most: int) -> list[Example]:
     found: list[Example] = []
-    for task, own in records(path, target.key, version):
-        found += examples_of_task(task, own, target)
-        if len(found) >= most:
-            break
+    with Database(path, write=False) as database:
+        for key in database.tasks():
+            own = list(database.records(key, target=target.key, version=version))
+            task = database.task(key) if own else None
+            if task is not None and len(found) < most:
+                found += examples_of_task(task, own, target)
     return found
 
 

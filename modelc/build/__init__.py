@@ -1,5 +1,6 @@
 """Many models for many targets: cells that are made in parallel, kept by their content, and held to gates.
 
+request.py   what is asked for: the table of options
 matrix.py    modelc.yaml, read strictly: models, targets, precisions, gates
 cells.py     one package of the matrix; which of them are asked for
 look.py      all models inspected before anything is compiled

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
 from modelc.build.matrix import ForTarget, Matrix, Model
+from modelc.compile.request import Request
 from modelc.errors import ConfigError
 
 SHARD = re.compile(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})")
@@ -32,13 +33,20 @@ class Cell:
         return f"{self.model.name}.{self.target.label}.{self.precision}.modelc"
 
     @property
-    def calibration(self) -> dict[str, Any] | None:
-        """How the cell is calibrated, but for where its samples are: in the words of a Calibration."""
-        if self.model.calibrate is None or self.precision not in ("int8", "auto"):
-            return None
-        drop = self.model.gates.drop
-        function = None if self.model.metric is None else self.model.metric.rpartition(":")[2]
-        return {"function": function} | ({} if drop is None else {"max_drop": drop})
+    def calibrated(self) -> bool:
+        return "calibrate" in self.model.options and self.precision in ("int8", "auto")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the file says of the fields of a CompileRequest; where the cell is tuned, of a TuneRequest."""
+        said = {**self.model.options, "precision": self.precision}
+        if self.tuned:
+            known = {row.name for row in fields(Request)}
+            said = {name: value for name, value in said.items() if name in known}
+            return said | {"budget": self.target.budget, "runner": self.target.runner}
+        if not self.calibrated:
+            return {name: value for name, value in said.items() if name not in ("calibrate", "metric")}
+        return said if self.model.gates.drop is None else {**said, "max_drop": self.model.gates.drop}
 
     @property
     def tuned(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 from modelc.build.crew import Answer, Crew, Say
 from modelc.build.key import own_digest, tools
+from modelc.build.matrix import FILES
 from modelc.database import default_place
 from modelc.errors import Unmeasurable
 from modelc.frontend.load.beside import files_beside
@@ -115,30 +116,32 @@ def shipped(order: Mapping[str, Any]) -> tuple[dict[str, Any], Files]:
     intrinsics, data, choices, constants."""
     model = Path(order["model"])
     paths = {f"model/{path.relative_to(model.parent)}": path for path in (model, *files_beside(model))}
-    sent = {**order, "model": f"model/{model.name}", "fixed": dict(order["fixed"])}
+    options = dict(order["options"])
+    sent = {**order, "model": f"model/{model.name}", "options": options}
     if order["target"].endswith(SUFFIXES):
         described = Path(order["target"])
         intrinsics = load_target(described).intrinsics or ()
         names = [described.name, *(intrinsic.file for intrinsic in intrinsics if intrinsic.file is not None)]
         paths |= {f"given/target/{name}": described.parent / name for name in names}
         sent["target"] = f"given/target/{described.name}"
-    copied = _records(order["database"])
-    sent["database"] = RECORDS if copied else False
-    if order["calibration"] is not None and Path(order["calibrate"]).is_dir():
-        sent["calibrate"] = "given/samples"
-        paths |= {f"given/samples/{file.name}": file for file in Path(order["calibrate"]).iterdir() if file.is_file()}
-    for name in ("inputs", "choices", "config", "calibrate", "metric"):
-        if name in ("calibrate", "metric") and (order["calibration"] is None or sent[name] == "given/samples"):
+    copied = _records(options["database"])
+    options["database"] = RECORDS if copied else False
+    for name in {*FILES, "config"} & options.keys():
+        place, colon, function = options[name].rpartition(":") if name == "metric" else (options[name], "", "")
+        there = f"given/{name}{Path(place).suffix}"
+        if name == "calibrate" and Path(place).is_dir():
+            there = "given/samples"
+            paths |= {f"{there}/{file.name}": file for file in Path(place).iterdir() if file.is_file()}
+        elif name != "config" or place.endswith(SUFFIXES):
+            paths[there] = Path(place)
+        else:
             continue
-        if order[name] is not None and (name != "config" or order[name].endswith(SUFFIXES)):
-            sent[name] = f"given/{name}{Path(order[name]).suffix}"
-            paths[sent[name]] = Path(order[name])
-    constants = dict(order["fixed"].get("constants", {}))
+        options[name] = f"{there}{colon}{function}"
+    options["constants"] = constants = dict(options.get("constants", {}))
     for number, (name, value) in enumerate(constants.items()):
         if isinstance(value, str):
             constants[name] = f"given/{number}.npy"
             paths[constants[name]] = Path(value)
-    sent["fixed"]["constants"] = constants
     files = {name: path.read_bytes() for name, path in paths.items()}
     return sent, files | ({RECORDS: copied} if copied else {})
 
@@ -157,15 +160,15 @@ def _records(given: str | bool) -> bytes:
 
 def _moved(order: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """An order whose relative paths begin at `folder`."""
-    moved = {**order, "model": str(folder / order["model"]), "fixed": dict(order["fixed"])}
-    for name in ("target", "inputs", "choices", "config", "database", "calibrate", "metric"):
-        if isinstance(order[name], str) and order[name].startswith("given/"):
-            moved[name] = str(folder / order[name])
-    moved["fixed"]["constants"] = {
-        name: str(folder / value) if isinstance(value, str) else value
-        for name, value in order["fixed"]["constants"].items()
-    }
-    return moved
+
+    def at(value: Any) -> Any:
+        return str(folder / value) if isinstance(value, str) and value.startswith(("given/", "model/")) else value
+
+    options = order["options"]
+    placed = {name: at(options[name]) for name in {*FILES, "config", "database"} & options.keys()}
+    constants = {name: at(value) for name, value in options["constants"].items()}
+    moved = {"model": at(order["model"]), "target": at(order["target"])}
+    return {**order, **moved, "options": {**options, **placed, "constants": constants}}
 
 
 def _packed(package: Path) -> bytes:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -21,44 +21,20 @@ from modelc.build.gates import GateResult, judged, sizes_of, timed
 from modelc.build.kept import Entry, Kept, manifest_digest, proven, put, write_text
 from modelc.build.key import Sources
 from modelc.build.look import looked_at, unverifiable
-from modelc.build.matrix import NAME, read_matrix
+from modelc.build.matrix import read_matrix
 from modelc.build.output import check_places, output_of
+from modelc.build.request import BuildRequest
 from modelc.build.summary import BEGINNINGS, SCHEMA, VERSION, junit, markdown, packages_of, read_build
 from modelc.database import Database, database_for
-from modelc.database.consulted import Consulted
+from modelc.database.recorded import Consulted
 from modelc.errors import ConfigError, PackageError
 from modelc.measure.where import Where
 from modelc.package import Package, read_package
 from modelc.package.write import folder_for_packages
 from modelc.scratch import make_private, user_cache
-from modelc.verb import Progress, asked_by
+from modelc.verb import asked_by
 
 LONGEST = 1000  # characters of why a cell failed
-
-
-class Watching(Protocol):
-    """What is told how a build stands."""
-
-    def stands(self, done: int, total: int, text: str) -> None: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildRequest:
-    """What modelc.build is asked for; it says what each field is."""
-
-    source: str | Path = field(default=NAME, kw_only=False)
-    only: Sequence[str] = ()
-    shard: str = ""
-    jobs: int | None = None
-    cluster: str = ""
-    cache: str | Path | None = None
-    output: str | Path | None = None
-    baseline: str | Path | None = None
-    allow_code: bool = False
-    dry_run: bool = False
-    database: str | Path | bool = True
-    watch: Watching | None = None
-    progress: Progress | None = None
 
 
 @dataclass(frozen=True)
@@ -252,26 +228,19 @@ class _Building:
         description = self.sources.target(target.name)
         kept_package = self._kept_place(row)
         self.sources.kept.make_room(kept_package)
+        database = self.request.database
+        options = {**row.cell.options, "database": database if isinstance(database, bool) else str(database)}
+        if not row.cell.tuned:
+            options["threads"] = max(1, processors() // jobs)
+            options["verify"] = model.gates.verified or not unverifiable(description)
+            options["keep_unverified"] = not model.gates.verified
         return {
             "model": str(model.path.resolve()),
             "output": str(kept_package.resolve()),
             "target": target.name,
             "target_text": description.to_yaml() if target.name == "native" else "",
-            "precision": row.cell.precision,
-            "config": model.config,
-            "fixed": dict(model.fixed),
-            "form": dict(model.form),
-            "inputs": None if model.inputs is None else str(model.inputs.resolve()),
-            "calibration": row.cell.calibration,
-            "calibrate": None if model.calibrate is None else str(model.calibrate.resolve()),
-            "metric": None if model.metric is None else str(Path(model.metric.rpartition(":")[0]).resolve()),
-            "choices": None if model.choices is None else str(model.choices.resolve()),
-            "database": given if isinstance(given := self.request.database, bool) else str(given),
-            "threads": max(1, processors() // jobs),
-            "verify": model.gates.verified or not unverifiable(description),
-            "keep_unverified": not model.gates.verified,
-            "budget": target.budget,
-            "runner": target.runner,
+            "tuned": row.cell.tuned,
+            "options": options,
         }
 
     def judge(self, before: Mapping[str, Path]) -> None:
@@ -290,7 +259,7 @@ def _fed(cell: Cell) -> Mapping[str, NDArray[Any]] | None:
     """The data that a cell's model is given, if it is."""
     from modelc.compile.given import read_given
 
-    return None if cell.model.inputs is None else read_given(cell.model.inputs, [cell.model.path])
+    return read_given(Path(cell.options["inputs"]), [cell.model.path]) if "inputs" in cell.options else None
 
 
 def _private_cache(given: Path | None) -> Path:
@@ -326,21 +295,6 @@ def build(request: BuildRequest) -> BuildResult:
 
     What was built before is kept, and proven by its key and checksums. Whatever ends the call, cells that are made are
     kept, and the same call goes on. build.json, build.junit.xml and build.md lie beside the packages.
-
-    Args:
-        source: The modelc.yaml.
-        only: Patterns MODEL:TARGET:PRECISION, with * and ?, of the cells that are asked for. Default: all.
-        shard: "K/N": of these cells every N-th, from the K-th on.
-        jobs: Cells that are made at a time. Default: the processors that may be used.
-        cluster: The scheduler of a Dask cluster whose workers make them, "dask://HOST:PORT". Default: this machine.
-        cache: The folder of cells that were made before. Default: the user's own.
-        output: The folder for the packages, in place of the one that the file names.
-        baseline: The build.json of an earlier build with its packages, which the gate max-slowdown is measured against.
-        allow_code: Whether what the file names is executed: metrics, and the runners of targets that are tuned.
-        dry_run: Whether it is only said what would be made.
-        database: As of modelc.compile.
-        watch: Has a method `stands(done, total, text)`, which is told how many cells are made.
-        progress: Is told what becomes of each cell, `progress(stage, text)`; an exception from it ends the call.
 
     Returns:
         A BuildResult: `passed`, and what build.json says.

@@ -13,7 +13,7 @@ from typing import Any
 
 from modelc import scratch
 from modelc.database import Database
-from modelc.database.consulted import Consulted
+from modelc.database.recorded import Consulted
 from modelc.errors import MISFIT, PackageError
 from modelc.package import Package, read_package
 from modelc.package.read import sha256_of

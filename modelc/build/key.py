@@ -16,7 +16,7 @@ from typing import Any
 from modelc import __version__
 from modelc.build.cells import Cell
 from modelc.build.kept import Kept
-from modelc.build.matrix import Model
+from modelc.build.matrix import FILES, Model
 from modelc.compile.choices import digest_of
 from modelc.compile.config import Config, load_config
 from modelc.database import code_version
@@ -78,46 +78,44 @@ class ModelFiles:
         digest = sources.model(model.path)
         if model.sha256 and digest != model.sha256:
             raise ConfigError(f"{model.path} has the sha256 {digest}; expected {model.sha256}, as sha256 says")
-        named = [*sources.beside(model.path), *filter(None, (model.inputs, model.choices))]
-        named += _calibrating(model)
-        named += [Path(value) for value in model.fixed.get("constants", {}).values() if isinstance(value, str)]
+        options, metric = model.options, model.options.get("metric", "")
+        named = [
+            *sources.beside(model.path),
+            *(Path(options[name]) for name in ("inputs", "choices") if name in options),
+        ]
+        named += [*_samples(Path(options["calibrate"]))] if "calibrate" in options else []
+        named += [Path(metric.rpartition(":")[0])] if metric else []
+        named += [Path(value) for value in options.get("constants", {}).values() if isinstance(value, str)]
         return ModelFiles(digest, {str(k): sources.digest(path) for k, path in enumerate(named)})
 
 
-def _calibrating(model: Model) -> list[Path]:
-    """The files of a model's samples, and that of its metric. Raises ConfigError."""
-    if model.calibrate is None:
-        return []
-    files = [Path(model.metric.rpartition(":")[0])] if model.metric is not None else []
-    if not model.calibrate.is_dir():
-        return [model.calibrate, *files]
+def _samples(place: Path) -> list[Path]:
+    """The file of samples, or the files in the folder of them. Raises ConfigError."""
     try:
-        return [*sorted(file for file in model.calibrate.iterdir() if file.is_file()), *files]
+        return sorted(file for file in place.iterdir() if file.is_file()) if place.is_dir() else [place]
     except OSError as error:
-        raise ConfigError(f"the folder {model.calibrate} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"the folder {place} cannot be read: {error.strerror}") from None
 
 
 def key_of(cell: Cell, files: ModelFiles, sources: Sources) -> str:
     """The digest of a cell's model and files, target, configuration and flags, of modelc itself and of its tools. Of
     measurements, which are read while a cell is made, kept.py says whether they are the same."""
-    model = cell.model
+    options = cell.options
+    constants = options.get("constants", {})
     said = {
         "modelc": [__version__, own_digest()],
         "tools": tools(),
-        "name": model.path.stem,
+        "name": cell.model.path.stem,
         "model": files.digest,
         "files": files.others,
-        "fixed": {key: value for key, value in model.fixed.items() if key != "constants"},
-        "constants": {k: v for k, v in model.fixed.get("constants", {}).items() if not isinstance(v, str)},
-        "from files": [key for key, value in model.fixed.get("constants", {}).items() if isinstance(value, str)],
-        "given": [model.inputs is not None, model.choices is not None],
-        "calibrated": cell.calibration,
-        "config": sources.of_config(model.config),
-        "precision": cell.precision,
-        "form": dict(model.form),
+        "options": {
+            **options,
+            **{name: options[name].rpartition(":")[2] if name == "metric" else "" for name in FILES if name in options},
+            "constants": {name: "" if isinstance(value, str) else value for name, value in constants.items()},
+            "config": sources.of_config(options.get("config")),
+        },
         **sources.of_target(cell.target.name),
-        "unverified": not model.gates.verified,
-        "tuned": [cell.target.budget, cell.target.runner] if cell.tuned else [],
+        "unverified": not cell.model.gates.verified,
     }
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 

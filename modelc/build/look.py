@@ -10,9 +10,8 @@ from typing import Any
 
 from modelc.build.cells import Cell
 from modelc.build.key import ModelFiles, Sources, key_of, own_digest
-from modelc.build.matrix import LOCAL, Model
-from modelc.compile.precision import DTYPES
-from modelc.compile.request import CompileRequest
+from modelc.build.matrix import FORMED, LOCAL, Model
+from modelc.compile.request import CompileRequest, Request
 from modelc.errors import ConfigError, ModelcError
 from modelc.package import emulator, lacking, machine_of
 from modelc.package.toolchain import native_machine
@@ -20,6 +19,7 @@ from modelc.partition.narrow_products import require
 from modelc.quantize.price import require_bytes
 from modelc.target import Target
 
+LOOKED_AT = ("shapes", "dims", "constants", "states", "bounds")  # options that decide whether a model is complete
 MOST_NODES = 3  # that are named of a model which cannot be compiled
 
 
@@ -44,9 +44,8 @@ def looked_at(
             target = sources.target(cell.target.name)
             missing += [] if allow_code else _executed(cell)
             missing += _no_form(cell, target)
-            if cell.precision in ("bf16", "f16"):
-                require(target, DTYPES[cell.precision])
-            if cell.precision == "int8" and cell.calibration is not None:
+            require(target, cell.precision)
+            if cell.precision == "int8" and cell.calibrated:
                 require_bytes(target)
             if cell.model.gates.verified and (why := unverifiable(target)):
                 missing.append(f"{cell.target.name}: {why}; leave it out here, or say gates: {{verified: false}}")
@@ -65,8 +64,8 @@ def _executed(cell: Cell) -> list[str]:
     """What the file has executed for a cell: a metric, which is Python; and a runner, which is a command, or a machine
     that the user's keys log in to, or a cluster that answers in pickled Python."""
     said = []
-    if cell.calibration is not None and cell.model.metric is not None:
-        said.append(f"models.{cell.model.name}: the metric {cell.model.metric[:200]} is executed")
+    if "metric" in cell.options:
+        said.append(f"models.{cell.model.name}: the metric {cell.options['metric'][:200]} is executed")
     if cell.tuned and cell.target.runner != LOCAL:
         said.append(f"{cell.target.name}: kernels are run through the runner {cell.target.runner[:200]!r}")
     return [f"{sentence}: give --allow-code if you trust who wrote the file" for sentence in said]
@@ -75,7 +74,8 @@ def _executed(cell: Cell) -> list[str]:
 def _no_form(cell: Cell, target: Target) -> list[str]:
     """Why a target's packages cannot have the form that a model asks for, if so."""
     try:
-        CompileRequest(cell.model.path, **cell.model.form).form(target.triple)
+        form = {name: value for name, value in cell.model.options.items() if name in FORMED}
+        CompileRequest(cell.model.path, **form).form(target.triple)
     except ModelcError as error:
         return [f"models.{cell.model.name}, for {cell.target.name}: {error}"]
     return []
@@ -101,29 +101,22 @@ def unverifiable(target: Target) -> str:
 
 def _missing(model: Model, files: ModelFiles, sources: Sources) -> list[str]:
     """What a model lacks, each as a sentence."""
-    fixed = dict(model.fixed)
-    inputs = sources.config(model.config).inputs
-    fixed["dims"] = {**inputs.dims, **fixed.get("dims", {})}
-    fixed["constants"] = {**inputs.constants, **fixed.get("constants", {})}
-    fixed["states"] = {**inputs.states, **fixed.get("states", {})}
-    fixed["bounds"] = {**inputs.bounds, **fixed.get("bounds", {})}
-    if model.choices is not None or model.inputs is not None:  # which say shapes too
+    options = model.options
+    if "choices" in options or "inputs" in options:  # which say shapes too
         return []
-    said = json.dumps([own_digest(), files.digest, files.others, fixed], sort_keys=True, default=str)
+    given = Request(**{name: options[name] for name in LOOKED_AT if name in options}).fixed
+    fixed = given.over(sources.config(options.get("config")).inputs)
+    known = {name: getattr(fixed, name) for name in LOOKED_AT}
+    said = json.dumps([own_digest(), files.digest, files.others, known], sort_keys=True, default=str)
     key = hashlib.sha256(said.encode()).hexdigest()
     seen = sources.kept.look(key)
     if isinstance(seen, list) and all(isinstance(sentence, str) for sentence in seen):
         return list(seen)
-    sentences = _sentences(_inspected(model, fixed))
-    sources.kept.saw(key, sentences)
-    return sentences
-
-
-def _inspected(model: Model, fixed: Mapping[str, Any]) -> Mapping[str, Any]:
     from modelc.compile.describe import inspect  # it imports onnx, which takes long
 
-    names = ("shapes", "dims", "constants", "states", "bounds")
-    return inspect(model.path, **{name: fixed[name] for name in names if name in fixed})
+    sentences = _sentences(inspect(model.path, **known))
+    sources.kept.saw(key, sentences)
+    return sentences
 
 
 def _sentences(seen: Mapping[str, Any]) -> list[str]:

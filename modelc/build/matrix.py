@@ -12,24 +12,24 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
+from modelc.compile.config import read_tree
 from modelc.compile.limits import Limits
+from modelc.compile.request import keys_of_yaml
 from modelc.errors import ConfigError, ModelcError
-from modelc.target import strict_yaml
 from modelc.target.section import shown
 
 if TYPE_CHECKING:
     import jsonschema
 
-MAX_FILE = 1 << 20
 MOST_SAID = 40  # mistakes of one file
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-NAME = "modelc.yaml"
 LOCAL = "local"  # the runner that is this machine
 SLOWDOWNS = ("max-slowdown", "max-kernel-slowdown", "max-more-instructions")  # beside a baseline
 OF_GATES = re.compile(r"(models\.[^.]+\.)?gates\.")
 PARTS = ("params", "arena", "library")  # of a package that have a size
+FOR_ALL = ("form", "limits")  # what a model says over the file
+FORMED = (*keys_of_yaml("form").values(), *keys_of_yaml("limits").values())  # what packages are made as
+FILES = ("inputs", "choices", "calibrate", "metric")  # options that are paths; behind that of a metric is a function
 
 
 @dataclass(frozen=True)
@@ -67,21 +67,16 @@ class ForTarget:
 
 @dataclass(frozen=True)
 class Model:
-    """One model of the file, in the words of a CompileRequest; paths are from where the file lies."""
+    """One model of the file; `options` are what it says of the fields of a CompileRequest: as JSON has them, and paths
+    are from where the file lies."""
 
     name: str
     path: Path
     sha256: str
-    fixed: Mapping[str, Any]  # shapes, dims, constants, states, bounds, pad_dims, pad_values
-    inputs: Path | None
-    choices: Path | None
-    config: str | None
-    form: Mapping[str, Any]  # what packages are made as, and how large they may be: fields of a CompileRequest
+    options: Mapping[str, Any]
     targets: tuple[ForTarget, ...]
     precisions: tuple[str, ...]
     gates: Gates
-    calibrate: Path | None = None
-    metric: str | None = None
 
 
 @dataclass(frozen=True)
@@ -99,24 +94,11 @@ def schema() -> Mapping[str, Any]:
 
 def read_matrix(path: Path) -> Matrix:
     """Raises ConfigError that says every mistake of the file."""
-    try:
-        if path.exists() and not path.is_file():
-            raise ConfigError(f"{path} cannot be read as a build's description: it is no file")
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE + 1)
-    except FileNotFoundError:
+    if not path.exists():
         raise ConfigError(
             f"there is no {path}: name the file that says models and targets, or write one (docs/build.md)"
-        ) from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read as a build's description: {error.strerror}") from None
-    if len(content) > MAX_FILE:
-        raise ConfigError(f"{path} is no build's description: it is larger than {MAX_FILE} bytes")
-    try:
-        tree = strict_yaml.load(content.decode())
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise ConfigError(f"{path} is not YAML that modelc reads: {' '.join(str(error).split())}") from None
-    return parse_matrix(tree, path)
+        )
+    return parse_matrix(read_tree(path, "a build's description"), path)
 
 
 def parse_matrix(tree: Any, source: Path) -> Matrix:
@@ -228,9 +210,10 @@ def _clashes(tree: Mapping[str, Any]) -> Iterator[str]:
         for label in sorted({label for label in labels if labels.count(label) > 1}):
             yield f"{place} has {label} twice: packages would have one name"
     for name, model in tree["models"].items():
-        form = _form(model, tree)
+        options = _options(model, tree)
+        form = options.keys() & {*FORMED, "weights", "block"}
         try:
-            Limits(*(form.get(f"max_{part}", "") for part in PARTS))
+            Limits(*(options.get(f"max_{part}", "") for part in PARTS))
         except ModelcError as error:
             yield f"models.{name}: {error}"
         if form and any(_target(target).budget for target in model.get("targets", tree["targets"])):
@@ -254,38 +237,33 @@ def _clashes(tree: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _model(name: str, entry: Mapping[str, Any], tree: Mapping[str, Any], folder: Path) -> Model:
-    def place(key: str) -> Path | None:
-        return folder / entry[key] if key in entry else None
-
-    config = entry.get("config", tree.get("config"))
-    constants = {
-        key: str(folder / value) if isinstance(value, str) else value
-        for key, value in entry.get("constants", {}).items()
-    }
-    fixed = {
-        "shapes": tuple({key: tuple(shape) for key, shape in shapes.items()} for shapes in entry.get("shapes", ())),
-        "dims": {key: size if isinstance(size, int) else tuple(size) for key, size in entry.get("dims", {}).items()},
-        "constants": constants,
-        "states": entry.get("states", {}),
-        "bounds": entry.get("bounds", {}),
-        "pad_dims": tuple(entry.get("pad-dims", ())),
-        "pad_values": entry.get("pad-values", {}),
-    }
     return Model(
         name=name,
         path=folder / entry["path"],
         sha256=entry.get("sha256", ""),
-        fixed={key: value for key, value in fixed.items() if value},
-        inputs=place("inputs"),
-        choices=place("choices"),
-        config=str(folder / config) if config and config.endswith((".yaml", ".yml")) else config,
-        form=_form(entry, tree),
+        options={key: _from(folder, key, value) for key, value in _options(entry, tree).items()},
         targets=tuple(_located(_target(target), folder) for target in entry.get("targets", tree["targets"])),
         precisions=tuple(entry.get("precisions", tree.get("precisions", ("f32",)))),
         gates=_gates({**tree.get("gates", {}), **entry.get("gates", {})}),
-        calibrate=place("calibrate"),
-        metric=str(folder / entry["metric"]) if "metric" in entry else None,
     )
+
+
+def _options(entry: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
+    """What the file and a model of it say of the fields of a CompileRequest."""
+    own = {"config": tree["config"], **entry} if "config" in tree else entry
+    parts = [("model", own), *((part, {**tree.get(part, {}), **entry.get(part, {})}) for part in FOR_ALL)]
+    said = {field: part[key] for kind, part in parts for key, field in keys_of_yaml(kind).items() if key in part}
+    limits = {field: str(said[field]).replace(" ", "") for field in said if field.startswith("max_")}
+    return {field: value for field, value in (said | limits).items() if value not in ({}, [])}
+
+
+def _from(folder: Path, field: str, value: Any) -> Any:
+    """What an option says, where it is a path from a folder on."""
+    if field in FILES or (field == "config" and value.endswith((".yaml", ".yml"))):
+        return str(folder / value)
+    if field == "constants":
+        return {name: str(folder / one) if isinstance(one, str) else one for name, one in value.items()}
+    return value
 
 
 def _target(entry: str | Mapping[str, Any]) -> ForTarget:
@@ -297,19 +275,6 @@ def _target(entry: str | Mapping[str, Any]) -> ForTarget:
 def _located(target: ForTarget, folder: Path) -> ForTarget:
     is_file = target.name.endswith((".yaml", ".yml"))
     return ForTarget(str(folder / target.name), target.budget, target.runner) if is_file else target
-
-
-def _form(entry: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
-    """What the file and a model of it say of the form, the limits and the weights of packages, in the words of a
-    CompileRequest."""
-    form = {**tree.get("form", {}), **entry.get("form", {})}
-    limits = {**tree.get("limits", {}), **entry.get("limits", {})}
-    said = {key.replace("-", "_"): tuple(value) if isinstance(value, list) else value for key, value in form.items()}
-    return (
-        said
-        | {f"max_{part}": str(size).replace(" ", "") for part, size in limits.items()}
-        | {key: entry[key] for key in ("weights", "block") if key in entry}
-    )
 
 
 def _gates(entry: Mapping[str, Any]) -> Gates:

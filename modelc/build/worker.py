@@ -12,14 +12,10 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modelc.errors import ModelcError, escaped
 from modelc.signals import tidy_ends
-
-if TYPE_CHECKING:
-    from modelc.compile.request import CompileRequest
-    from modelc.compile.result import CompileResult
 
 PR_SET_PDEATHSIG = 1
 
@@ -29,24 +25,15 @@ def made(order: Mapping[str, Any]) -> dict[str, Any]:
     from modelc.compile.given import read_given
     from modelc.target import parse_target
 
-    fixed = dict(order["fixed"])
-    fixed["shapes"] = tuple(
-        {name: tuple(shape) for name, shape in shapes.items()} for shapes in fixed.get("shapes", ())
-    )
     target = parse_target(order["target_text"], order["target"]) if order["target_text"] else order["target"]
-    given = {
-        **fixed,
-        "inputs": None if order["inputs"] is None else read_given(Path(order["inputs"]), [Path(order["model"])]),
-        "config": order["config"],
-        "precision": order["precision"],
-        "database": order["database"],
-        "progress": _say,
-    }
-    if order["budget"]:
-        from modelc.tune.command import TuneRequest, tune_request
+    options = {**order["options"], "progress": _say}
+    if "inputs" in options:
+        options["inputs"] = read_given(Path(options["inputs"]), [Path(order["model"])])
+    if order["tuned"]:
+        from modelc.tune.command import tune_request
+        from modelc.tune.request import TuneRequest
 
-        budget, runner = order["budget"], order["runner"]
-        request = TuneRequest(order["model"], target, budget, output=order["output"], runner=runner, **given)
+        request = TuneRequest(order["model"], target, output=order["output"], **options)
         (tuning,) = tune_request(request)
         said = tuning.to_json()
         notes, seconds, verification = said["notes"], said["seconds"], said["verification"]
@@ -56,33 +43,18 @@ def made(order: Mapping[str, Any]) -> dict[str, Any]:
     from modelc.compile.command import compile_request
     from modelc.compile.request import CompileRequest
 
-    asked = CompileRequest(
-        order["model"],
-        target,
-        order["output"],
-        threads=order["threads"],
-        choices=order["choices"],
-        verify=order["verify"],
-        keep_unverified=order["keep_unverified"],
-        **order["form"],
-        **given,
-    )
-    result = compile_request(asked) if order["calibration"] is None else _calibrated(asked, order)
+    asked = CompileRequest(order["model"], target, order["output"], **options)
+    if asked.calibrate is None:
+        result = compile_request(asked)
+    else:
+        from modelc.quantize.command import compile_calibrated
+
+        result = compile_calibrated(asked)
     compiled = result.to_json()
     outcome = {"tuned": False, "seconds": compiled["total_seconds"], "notes": compiled["notes"]}
     consulted = None if result.consulted is None else result.consulted.to_json()
     outcome |= {"verification": compiled["verification"]}
     return {"outcome": outcome, "consulted": consulted, "answers": result.answers}
-
-
-def _calibrated(request: CompileRequest, order: Mapping[str, Any]) -> CompileResult:
-    from modelc.quantize.calibration import Calibration
-    from modelc.quantize.command import compile_calibrated
-
-    said = dict(order["calibration"])
-    function = said.pop("function")
-    metric = None if function is None else f"{order['metric']}:{function}"
-    return compile_calibrated(request, Calibration(order["calibrate"], metric, **said))
 
 
 def _say(stage: str, text: str) -> None:

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from modelc.cli.fixing import data_option, given_data
-from modelc.cli.number import Finite
+from modelc.cli.options import PATH, Finite, data_option, given_data, no_package, package_argument
 from modelc.cli.output import complain, json_option, print_json, say, show
-from modelc.cli.places import no_package, package_argument
 from modelc.cli.progress_bar import Staged, bar
 from modelc.errors import TargetError
 
@@ -36,11 +34,7 @@ USAGE = "modelc bench PKG.modelc --against ort --model MODEL.onnx"
     "PKG.modelc. Several with commas, or the flag again.",
 )
 @click.option(
-    "--model",
-    metavar="MODEL.onnx",
-    type=click.Path(path_type=Path),
-    callback=no_package(USAGE),
-    help="What the other engines run.",
+    "--model", metavar="MODEL.onnx", type=PATH, callback=no_package(USAGE), help="What the other engines run."
 )
 @click.option("--threads", metavar="N", type=click.IntRange(1, 1024), default=1, show_default=True, help="Per engine.")
 @click.option(

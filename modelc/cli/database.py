@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from modelc.cli.number import Finite
+from modelc.cli.options import PATH, Finite
 from modelc.cli.output import complain, json_option, print_json, say, show, size, write
 
 if TYPE_CHECKING:
@@ -19,9 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _file(function: F) -> F:
-    return click.option(
-        "--database", metavar="FILE", type=click.Path(path_type=Path), help="Default: the user's own database."
-    )(function)
+    return click.option("--database", metavar="FILE", type=PATH, help="Default: the user's own database.")(function)
 
 
 @click.group()
@@ -80,7 +78,7 @@ def show_(tasks: bool, target: str | None, database: Path | None, as_json: bool)
 
 
 @database.command("export")
-@click.option("-o", "output", metavar="FILE", type=click.Path(path_type=Path), help="Default: stdout.")
+@click.option("-o", "output", metavar="FILE", type=PATH, help="Default: stdout.")
 @click.option("--target", metavar="KEY", help="Records for this target alone.")
 @click.option("--version", metavar="VERSION", help="Records of this version of the code alone.")
 @_file
@@ -119,7 +117,7 @@ def import_(file: Path, database: Path | None, as_json: bool) -> None:
 
 
 @database.command("merge")
-@click.argument("others", metavar="OTHER...", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.argument("others", metavar="OTHER...", type=PATH, nargs=-1, required=True)
 @_file
 @json_option
 def merge(others: tuple[Path, ...], database: Path | None, as_json: bool) -> None:
@@ -138,24 +136,16 @@ def merge(others: tuple[Path, ...], database: Path | None, as_json: bool) -> Non
 @click.option("--damaged", is_flag=True, help="Unreadable records, of any target; it excludes the other flags.")
 @_file
 @json_option
-def prune(
-    stale: bool,
-    target: str | None,
-    older_than: float | None,
-    failed: bool,
-    damaged: bool,
-    database: Path | None,
-    as_json: bool,
-) -> None:
+def prune(damaged: bool, database: Path | None, as_json: bool, **conditions: Any) -> None:
     """Removes the records that satisfy all given conditions."""
     from modelc.database import prune as pruned
 
-    conditions = stale or failed or target is not None or older_than is not None
-    if not (conditions or damaged):
+    limited = any(given is not None and given is not False for given in conditions.values())
+    if not (limited or damaged):
         raise click.UsageError("say which records are to go: --stale, --target, --older-than, --failed; or --damaged")
-    if conditions and damaged:
+    if limited and damaged:
         raise click.UsageError("--damaged goes with no other flag: what is damaged does not say what it is of")
-    count = pruned(database, stale, target, older_than, failed, damaged)
+    count = pruned(database, **conditions, damaged=damaged)
     if as_json:
         print_json("database-prune", {"removed": count})
     else:

@@ -7,14 +7,15 @@ from typing import Any
 
 import click
 
+from modelc.cli.options import PATH
 from modelc.cli.output import json_option, print_json, progress, say, show
 
 SHOWN = 6  # changes of one kernel, and layouts, unless --verbose asks for all
 
 
 @click.command()
-@click.argument("before", metavar="PKG", type=click.Path(path_type=Path))
-@click.argument("after", metavar="PKG", type=click.Path(path_type=Path))
+@click.argument("before", metavar="PKG", type=PATH)
+@click.argument("after", metavar="PKG", type=PATH)
 @click.option("--no-times", is_flag=True, help="Do not time the kernels: loading a package executes its library.")
 @click.option("--all", "every", is_flag=True, help="Show every change of every kernel.")
 @json_option

@@ -8,29 +8,21 @@ from typing import Any
 
 import click
 
-from modelc.cli.fixing import fixed, fixing_options, kept, kept_options
+from modelc.cli.options import PATH, request_options
 from modelc.cli.output import json_option, print_json, say, size
+from modelc.compile.request import Request
 
 
 @click.command()
-@click.argument("path", metavar="MODEL.onnx|PKG", type=click.Path(path_type=Path))
-@fixing_options
-@kept_options
+@click.argument("path", metavar="MODEL.onnx|PKG", type=PATH)
+@request_options(Request, "shapes", "dims", "constants", "states", "bounds")
 @json_option
-def inspect(
-    path: Path,
-    shapes: tuple[str, ...],
-    dims: tuple[str, ...],
-    constants: tuple[str, ...],
-    states: tuple[str, ...],
-    bounds: tuple[str, ...],
-    as_json: bool,
-) -> int:
+def inspect(path: Path, as_json: bool, **options: Any) -> int:
     """Says what a model needs and whether it can be compiled, after what the flags fix, or what a package is and
     whether it is undamaged."""
     from modelc.compile.describe import inspect as inspect_path
 
-    description = inspect_path(path, **fixed(shapes, dims, constants), **kept(states, bounds))
+    description = inspect_path(path, **options)
     if as_json:
         print_json("inspect", description)
     elif description["kind"] == "package":

@@ -9,16 +9,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from modelc.errors import OutputError
 from modelc.runtime.shown import size as size
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,37 +26,6 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")(
         function
     )
-
-
-def config_option(function: F) -> F:
-    return click.option("--config", metavar="NAME|FILE.yaml", help="Stages and their parameters (default: default).")(
-        function
-    )
-
-
-def precision_option(function: F) -> F:
-    return click.option(
-        "--precision",
-        type=click.Choice(("f32", "bf16", "f16", "int8", "auto")),
-        help="What contractions multiply; f16: short sums too, where the target computes in float16; int8: with "
-        "--calibrate; auto: bf16 but where f32 is needed, and int8 where --calibrate is given (default: the "
-        "configuration's, f32).",
-    )(function)
-
-
-def database_options(function: F) -> F:
-    """--database and --no-database, of which database_of() makes one value."""
-    file = click.option(
-        "--database", metavar="FILE", type=click.Path(path_type=Path), help="Of measurements (default: the user's own)."
-    )
-    return file(click.option("--no-database", is_flag=True, help="Neither read nor write measurements.")(function))
-
-
-def database_of(database: Path | None, no_database: bool) -> Path | bool:
-    """What the library takes: a file, True for the user's own, False for none."""
-    if database is not None and no_database:
-        raise click.UsageError("--database and --no-database were both given")
-    return not no_database if database is None else database
 
 
 def print_json(schema: str, document: Mapping[str, Any], indent: int | None = 1) -> None:
@@ -86,26 +51,6 @@ def quiet_option(command: click.Command) -> None:
     if isinstance(command, click.Group):
         for below in command.commands.values():
             quiet_option(below)
-
-
-def target_option(says: str) -> Callable[[F], F]:
-    """--target, which $MODELC_TARGET says where it is not given; names are completed."""
-
-    def completed(context: click.Context, option: click.Parameter, begun: str) -> list[CompletionItem]:
-        from click.shell_completion import CompletionItem
-
-        from modelc.target import list_targets
-
-        files = [CompletionItem(begun, type="file")] * (os.sep in begun)
-        return [CompletionItem(name) for name in list_targets() if name.startswith(begun)] or files
-
-    return click.option(
-        "--target",
-        metavar="NAME|FILE.yaml",
-        envvar="MODELC_TARGET",
-        shell_complete=completed,
-        help=f"{says}; $MODELC_TARGET says another default.",
-    )
 
 
 def say(line: str = "") -> None:

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from modelc.cli.fixing import data_option, given_data
+from modelc.cli.options import data_option, given_data, package_argument
 from modelc.cli.output import console_width, json_option, print_json, progress, say, shortened, show, size
-from modelc.cli.places import package_argument
 
 WIDE = 120  # columns, below which less is shown of each kernel
 

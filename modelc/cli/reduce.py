@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import click
 
-from modelc.cli.fixing import data_option, fixed, fixing_options, given_data, kept, kept_options
-from modelc.cli.output import config_option, json_option, precision_option, print_json, progress, say, target_option
-from modelc.cli.places import model_argument
+from modelc.cli.options import PATH, asked, data_option, model_argument, request_options
+from modelc.cli.output import json_option, print_json, progress, say
+from modelc.compile.request import CompileRequest
 
 
 @click.command()
 @model_argument("modelc reduce MODEL.onnx -o SMALL.onnx")
-@click.option(
-    "-o", "output", metavar="SMALL.onnx", type=click.Path(path_type=Path), help="Default: MODEL-reduced.onnx."
-)
-@target_option("The machine to compile for (default: native, this one)")
-@config_option
-@precision_option
-@fixing_options
-@kept_options
+@click.option("-o", "output", metavar="SMALL.onnx", type=PATH, help="Default: MODEL-reduced.onnx.")
+@request_options(CompileRequest, "target", "config", "precision", "shapes", "dims", "constants", "states", "bounds")
 @data_option("What it fails with (default: drawn).")
 @click.option("--seed", metavar="N", type=click.IntRange(0, (1 << 63) - 1), default=0, help="Of what is drawn.")
 @click.option(
@@ -33,39 +28,14 @@ from modelc.cli.places import model_argument
     help="For one attempt, after which it counts as one that hangs.",
 )
 @json_option
-def reduce(
-    model: Path,
-    output: Path | None,
-    target: str | None,
-    config: str | None,
-    precision: str | None,
-    shapes: tuple[str, ...],
-    dims: tuple[str, ...],
-    constants: tuple[str, ...],
-    states: tuple[str, ...],
-    bounds: tuple[str, ...],
-    inputs: Path | None,
-    seed: int,
-    seconds: float,
-    as_json: bool,
-) -> int:
+def reduce(model: Path, as_json: bool, **options: Any) -> int:
     """Makes a failing model small: the few nodes that modelc refuses, computes wrongly or stumbles over, with inputs
     that show it."""
     from modelc.compile.reduction import reduce as reduced
 
-    given = fixed(shapes, dims, constants) | kept(states, bounds) | {"inputs": given_data(inputs, model)}
+    given = asked(options, model)
     with progress("reading the model") as then:
-        reduction = reduced(
-            model,
-            output,
-            target,
-            config,
-            precision,
-            **given,
-            seed=seed,
-            seconds=seconds,
-            progress=lambda stage, text: then(text),
-        )
+        reduction = reduced(model, **given, progress=lambda stage, text: then(text))
     if as_json:
         print_json("reduce", reduction.to_json())
     else:

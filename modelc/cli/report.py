@@ -7,23 +7,15 @@ from pathlib import Path
 import click
 
 from modelc.cli.importing import import_quickly
+from modelc.cli.options import PATH
 from modelc.cli.output import json_option, print_json, progress, say, size
 
 
 @click.command()
-@click.argument("subject", metavar="PKG|build.json|DATABASE", type=click.Path(path_type=Path))
-@click.option("--against", metavar="PKG", type=click.Path(path_type=Path), help="A package to be shown beside.")
-@click.option(
-    "--model", metavar="MODEL.onnx", type=click.Path(path_type=Path), help="Shows ONNX Runtime's time on this too."
-)
-@click.option(
-    "-o",
-    "output",
-    metavar="report.html",
-    type=click.Path(path_type=Path),
-    default=Path("report.html"),
-    show_default=True,
-)
+@click.argument("subject", metavar="PKG|build.json|DATABASE", type=PATH)
+@click.option("--against", metavar="PKG", type=PATH, help="A package to be shown beside.")
+@click.option("--model", metavar="MODEL.onnx", type=PATH, help="Shows ONNX Runtime's time on this too.")
+@click.option("-o", "output", metavar="report.html", type=PATH, default=Path("report.html"), show_default=True)
 @click.option("--threads", metavar="N", type=click.IntRange(1, 256), default=1, show_default=True, help="For timing.")
 @json_option
 def report(subject: Path, against: Path | None, model: Path | None, output: Path, threads: int, as_json: bool) -> None:

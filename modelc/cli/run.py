@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from modelc.cli.fixing import given_data
+from modelc.cli.options import PATH, given_data, package_argument
 from modelc.cli.output import json_option, print_json, say
-from modelc.cli.places import package_argument
 from modelc.errors import InputError, OutputError, PackageError
 from modelc.scratch import beside
 
@@ -22,11 +21,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @package_argument("modelc run PKG.modelc --inputs F.npz --outputs G.npz")
-@click.option(
-    "--inputs", metavar="F.npz", type=click.Path(path_type=Path), help="One array per input (default: drawn)."
-)
+@click.option("--inputs", metavar="F.npz", type=PATH, help="One array per input (default: drawn).")
 @click.option("--input", "arrays", metavar="NAME=F.npy", multiple=True, help="An array for one input, in a file.")
-@click.option("--outputs", metavar="G.npz|G.npy", type=click.Path(path_type=Path), help="Where to write.")
+@click.option("--outputs", metavar="G.npz|G.npy", type=PATH, help="Where to write.")
 @click.option("--repeat", metavar="N", type=click.IntRange(1, 1_000_000), default=1, show_default=True)
 @click.option("--threads", metavar="N", type=click.IntRange(1, 1024), help="Default: the processors that may be used.")
 @click.option("--no-check", is_flag=True, help="Do not compare the files' checksums, which reads all parameters.")

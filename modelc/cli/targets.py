@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from modelc.cli.options import PATH
 from modelc.cli.output import json_option, print_json, say, write
 from modelc.errors import TargetError, VerificationError
 
@@ -59,7 +60,7 @@ def key(name: str, as_json: bool) -> None:
 
 
 @targets.command("probe")
-@click.option("-o", "output", metavar="FILE", type=click.Path(path_type=Path), help="Write it there.")
+@click.option("-o", "output", metavar="FILE", type=PATH, help="Write it there.")
 @json_option
 def probe_(output: Path | None, as_json: bool) -> None:
     """Measures this machine: peaks, caches, bandwidths."""
@@ -75,7 +76,7 @@ def probe_(output: Path | None, as_json: bool) -> None:
 
 
 @targets.command("check")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @json_option
 def check(file: Path, as_json: bool) -> int:
     """Validates a target or a file of intrinsics; runs intrinsics against their semantics where that is possible."""

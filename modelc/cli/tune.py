@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from modelc.cli.fixing import fixed, fixing_options, running, running_options
 from modelc.cli.importing import import_quickly
-from modelc.cli.output import (
-    config_option,
-    database_of,
-    database_options,
-    following,
-    precision_option,
-    print_json,
-    say,
-    target_option,
-)
-from modelc.cli.places import no_package
+from modelc.cli.options import PATH, asked, no_package, request_options
+from modelc.cli.output import following, print_json, say
+from modelc.tune.request import TuneRequest
 
 if TYPE_CHECKING:
     from modelc.tune.command import TuneResult
@@ -32,20 +23,12 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 @click.argument(
     "models",
     metavar="MODEL.onnx...",
-    type=click.Path(path_type=Path),
+    type=PATH,
     nargs=-1,
     required=True,
     callback=no_package("modelc tune MODEL.onnx -o PKG.modelc"),
 )
-@target_option("What this machine is, or the runner (default: native)")
-@click.option("--budget", metavar="5m|2000", default="5m", show_default=True, help="Time, or measurements.")
-@click.option(
-    "--explorer",
-    metavar="NAME",
-    default="evolve",
-    show_default=True,
-    help="evolve, ppo, random or construct.",
-)
+@request_options(TuneRequest)
 @click.option(
     "--objective",
     metavar="NAME|MODULE:FUNCTION",
@@ -56,53 +39,14 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 )
 @click.option("--goal", "goals", metavar="[MODEL=]MS", multiple=True, help="Of targets: enough for a model.")
 @click.option("--patience", metavar="N", type=click.IntRange(1, 10_000), help="Of early-stop: rounds without gain (5).")
-@click.option(
-    "-o",
-    "output",
-    metavar="OUT",
-    type=click.Path(path_type=Path),
-    help="The package (default: MODEL.modelc here); of several models, their folder.",
-)
-@fixing_options
-@running_options
-@config_option
-@precision_option
-@click.option("--threads", metavar="N", type=click.IntRange(1, 256), default=1, show_default=True, help="Per kernel.")
-@click.option("--seed", metavar="N", type=click.IntRange(0, (1 << 32) - 1), default=0, show_default=True)
-@click.option(
-    "--runner",
-    metavar="local|ssh://HOST|dask://HOST:PORT|COMMAND",
-    default="local",
-    show_default=True,
-    help="What runs kernels: a board, a cluster, or a command to which a program's path is appended.",
-)
-@database_options
 @click.option("--json", "as_json", is_flag=True, help="Print events on stdout, a JSON document on each line.")
 def tune(
     models: tuple[Path, ...],
-    target: str | None,
-    budget: str,
-    explorer: str,
     objective: str,
     goals: tuple[str, ...],
     patience: int | None,
-    output: Path | None,
-    shapes: tuple[str, ...],
-    dims: tuple[str, ...],
-    constants: tuple[str, ...],
-    states: tuple[str, ...],
-    pad_dims: tuple[str, ...],
-    pad_values: tuple[str, ...],
-    bounds: tuple[str, ...],
-    inputs: Path | None,
-    config: str | None,
-    precision: str | None,
-    threads: int,
-    seed: int,
-    runner: str,
-    database: Path | None,
-    no_database: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Compiles models with schedules that were measured to be fast on this machine.
 
@@ -114,12 +58,11 @@ def tune(
     from modelc.cli.terminal import err
     from modelc.cli.tuning_view import viewing
     from modelc.report.tuning import write_tuning
-    from modelc.tune.command import TuneRequest, tune_request
+    from modelc.tune.command import tune_request
     from modelc.tune.search.objectives import Aim
     from modelc.tune.search.standing import Standing
 
-    given = fixed(shapes, dims, constants) | running(states, pad_dims, pad_values, bounds, inputs, *models)
-    records = database_of(database, no_database)
+    given = asked(options, *models)
     with viewing() as view:
 
         def show(text: str) -> None:
@@ -132,17 +75,7 @@ def tune(
 
         request = TuneRequest(
             models,
-            target,
-            budget,
-            output=output,
             **given,
-            config=config,
-            precision=precision,
-            explorer=explorer,
-            seed=seed,
-            threads=threads,
-            database=records,
-            runner=runner,
             aim=Aim(objective, _goals(goals, models), patience),
             progress=following(show),
             watch=watch if as_json or err.is_terminal else None,
@@ -154,7 +87,7 @@ def tune(
             written = {"rounds": None if rounds is None else str(rounds)}
             print_json("tune", {"event": "result", **tuning.to_json(), **written}, indent=None)
         else:
-            _show(tuning, rounds, threads, runner)
+            _show(tuning, rounds, request.threads, request.runner)
 
 
 def _goals(given: tuple[str, ...], models: tuple[Path, ...]) -> dict[str, float]:

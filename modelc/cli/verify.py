@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from modelc.cli.fixing import given_data
 from modelc.cli.importing import import_quickly
-from modelc.cli.number import Finite
+from modelc.cli.options import PATH, Finite, asked, no_package, package_argument
 from modelc.cli.output import complain, json_option, print_json, say, show
-from modelc.cli.places import no_package, package_argument
 from modelc.cli.progress_bar import VERIFYING, Staged, bar
 
 if TYPE_CHECKING:
@@ -31,16 +29,9 @@ def _by_against(context: click.Context, option: click.Parameter, given: str | No
 
 @click.command()
 @package_argument(USAGE)
-@click.option(
-    "--against",
-    "model",
-    metavar="MODEL.onnx",
-    required=True,
-    type=click.Path(path_type=Path),
-    callback=no_package(USAGE),
-)
+@click.option("--against", "model", metavar="MODEL.onnx", required=True, type=PATH, callback=no_package(USAGE))
 @click.option("--model", "misnamed", hidden=True, expose_value=False, is_eager=True, callback=_by_against)
-@click.option("--inputs", metavar="F.npz", type=click.Path(path_type=Path), help="Inputs by name.")
+@click.option("--inputs", metavar="F.npz", type=PATH, help="Inputs by name.")
 @click.option("--seed", metavar="N", type=click.IntRange(0), default=0, show_default=True, help="Of the drawn inputs.")
 @click.option("--samples", metavar="N", type=click.IntRange(1), default=2, show_default=True, help="Inputs to draw.")
 @click.option("--rtol", metavar="X", type=Finite(0), default=1e-3, show_default=True)
@@ -54,29 +45,16 @@ def _by_against(context: click.Context, option: click.Parameter, given: str | No
     help="How many numbers of each kernel to judge.",
 )
 @json_option
-def verify(
-    package: Path,
-    model: Path,
-    inputs: Path | None,
-    seed: int,
-    samples: int,
-    rtol: float,
-    atol: float,
-    per_layer: bool,
-    check: str,
-    as_json: bool,
-) -> int:
+def verify(package: Path, model: Path, per_layer: bool, as_json: bool, **options: Any) -> int:
     """Judges every kernel of a package by itself, on samples and in float64, and compares the whole with ONNX Runtime:
     |a - b| <= ATOL + RTOL * |b|. Loading a package executes the library in it."""
     import_quickly("modelc.compile.verification")
     from modelc.compile.verification import verify as verify_package
 
-    feed = given_data(inputs, package)
+    given = asked(options, package)
     with bar() as view:
         follow = Staged(view, VERIFYING, lines=False).follow
-        report = verify_package(
-            package, model, feed, seed, samples, rtol, atol, per_layer, check=check, progress=follow
-        )
+        report = verify_package(package, model, per_layer=per_layer, **given, progress=follow)
     for note in report.notes:
         complain(f"modelc: {note}")
     if as_json:

@@ -1,13 +1,16 @@
-"""What LLVM was asked for in a process of its own and agreed to, by a digest in the user's cache: it is asked once."""
+"""What LLVM is asked in a process of its own, for it ends the process where it refuses. What it agreed to is kept by a
+digest in the user's cache: it is asked once."""
 
 from __future__ import annotations
 
 import hashlib
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 
 from modelc import __version__
 from modelc.codegen.lean_tvm import tvm
+from modelc.python_worker import worker_command
 from modelc.scratch import is_private, make_private, user_cache
 
 
@@ -23,6 +26,20 @@ def remember(kind: str, question: str) -> None:
     with suppress(OSError):
         make_private(place.parent)
         place.touch()
+
+
+def asked(module: str, question: bytes, seconds: float) -> tuple[bytes, int, str]:
+    """(what a process says that runs `module`, how it ended, the last that it complained of)."""
+    command = worker_command(module)
+    try:
+        done = subprocess.run(command, input=question, capture_output=True, timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        return error.stdout or b"", 1, f"it was not done within {seconds:g} s"
+    lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+    refused = [line for line in lines if "LLVM ERROR" in line]
+    if done.returncode < 0 and not refused:
+        return done.stdout, done.returncode, f"it crashes (signal {-done.returncode})"
+    return done.stdout, done.returncode, (refused or lines[-1:] or [f"exit code {done.returncode}"])[0][:300]
 
 
 def _place(kind: str, question: str) -> Path:

@@ -5,35 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeGuard
 
 from modelc.codegen.intrinsics.checked import require_checked
 from modelc.codegen.lean_tvm import tvm
 from modelc.codegen.llvm import build_module, object_code
 from modelc.codegen.llvm_check import check_llvm
-from modelc.codegen.lower.nest import lower_nest
+from modelc.codegen.lower.nest import KernelStep, lower_nest
 from modelc.codegen.opaque import opaque_source
 from modelc.ir.expr import Op, operations
 from modelc.ir.nest import Call, For, Leaf, Nest, Stmt, walk
 from modelc.ir.scalar import OPERATIONS
-from modelc.target import Intrinsic, Target, llvm_target
+from modelc.target import Target, llvm_target
 
 SHORT = 16  # iterations of a loop that LLVM may unroll to its gain
 KEPT = 256  # kernels of a process, of some 10 KB each
 LOADED_WHERE_USED = "-sink-insts-to-avoid-spills:bool=true"  # constants, of LLVM's machine code
-
-
-@dataclass(frozen=True)
-class KernelStep:
-    """One C function: `void SYMBOL(T* arg..., uint8_t* scratch, int32_t begin, int32_t end)` over [0, extent).
-    `written` are those of its arguments that it writes. `intrinsics` are what its loops are made of; without any they
-    are plain vectors."""
-
-    symbol: str
-    args: tuple[str, ...]
-    written: frozenset[str]
-    extent: int
-    scratch_bytes: int
-    intrinsics: tuple[Intrinsic, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,34 +44,19 @@ def compile_nest(nest: Nest, symbol: str, target: Target) -> Kernel:
     machine = llvm_machine(target, options, 3 if leaves_short_loops(nest) else 2)
     with machine:  # some operations have a cheaper form on some machines
         phases = lower_nest(nest, symbol, target.available_intrinsics, target.architecture.address_bits)
-    functions = {p.symbol: p.function.with_attr("target", machine) for p in phases}
+    functions = {p.step.symbol: p.function.with_attr("target", machine) for p in phases}
     code = object_code(build_module(tvm.IRModule(functions), machine), machine)
-    steps = tuple(
-        KernelStep(p.symbol, p.args, _written(body) & {*p.args}, p.extent, p.scratch_bytes, p.intrinsics)
-        for p, body in zip(phases, nest.phases, strict=True)
-    )
-    return Kernel(symbol, code, None, steps, temporaries)
+    return Kernel(symbol, code, None, tuple(p.step for p in phases), temporaries)
 
 
 def compile_once(nest: Nest, symbol: str, target: Target) -> Kernel:
     """compile_nest() for packages: those that a process makes of one model, such as a tuned one beside the untuned,
     share most of their kernels. C source is made anew: opaque Blocks have attributes of any kind."""
     opaque = any(isinstance(s, Call) for phase in nest.phases for s in phase)
-    return compile_nest(nest, symbol, target) if opaque else _compiled(nest, symbol, target)
+    return (compile_nest if opaque else _compiled)(nest, symbol, target)
 
 
-@lru_cache(KEPT)
-def _compiled(nest: Nest, symbol: str, target: Target) -> Kernel:
-    return compile_nest(nest, symbol, target)
-
-
-def forget_kernels() -> None:
-    """What is compiled from now on is compiled anew."""
-    _compiled.cache_clear()
-
-
-def _written(body: tuple[Stmt, ...]) -> frozenset[str]:
-    return frozenset(write.buffer for stmt in walk(body) if isinstance(stmt, Leaf) for write in stmt.writes)
+_compiled = lru_cache(KEPT)(compile_nest)
 
 
 def spills_accumulators(nest: Nest) -> bool:
@@ -102,13 +74,10 @@ def leaves_short_loops(nest: Nest) -> bool:
     """Whether there are innermost loops of few iterations, which LLVM's level 3 unrolls: windows of depthwise
     convolutions take 0.5 to 0.7 of the time then. Elsewhere that level compiles a fifth longer than level 2, for
     kernels that are as fast."""
-    return any(
-        isinstance(s, For) and s.tag == "for" and s.extent <= SHORT and not any(map(is_rolled, walk(s.body)))
-        for s in nest.statements()
-    )
+    return any(is_rolled(s) and s.extent <= SHORT and not any(map(is_rolled, walk(s.body))) for s in nest.statements())
 
 
-def is_rolled(stmt: Stmt) -> bool:
+def is_rolled(stmt: Stmt) -> TypeGuard[For]:
     return isinstance(stmt, For) and stmt.tag == "for"
 
 
@@ -129,12 +98,7 @@ def opaque_kernel(nest: Nest, calls: list[Call], symbol: str, temporaries: tuple
     """A Task that is one opaque Block, as C source."""
     (call,) = calls
     regions = {r.name: r for r in (*nest.params, *nest.temporaries)}
-    source, extent, scratch = opaque_source(
-        symbol,
-        call.meaning,
-        dict(call.attrs),
-        [(regions[n].dtype, regions[n].shape) for n in call.inputs],
-        [(regions[n].dtype, regions[n].shape) for n in call.outputs],
-    )
+    inputs, outputs = ([(regions[n].dtype, regions[n].shape) for n in names] for names in (call.inputs, call.outputs))
+    source, extent, scratch = opaque_source(symbol, call.meaning, dict(call.attrs), inputs, outputs)
     step = KernelStep(symbol, (*call.inputs, *call.outputs), frozenset(call.outputs), extent, scratch)
     return Kernel(symbol, None, source, (step,), temporaries)

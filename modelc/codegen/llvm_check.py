@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from functools import cache
 from threading import Lock
 from typing import Any
 
-from modelc.codegen.agreed import is_agreed, remember
+from modelc.codegen.agreed import asked, is_agreed, remember
 from modelc.codegen.lean_tvm import tvm, tx
 from modelc.codegen.llvm import build_module, object_code
+from modelc.codegen.vectors import parameter
 from modelc.errors import TargetError
-from modelc.python_worker import worker_command
 from modelc.target import Target, llvm_target
 from modelc.target.host import known_cpus
 
@@ -47,15 +46,9 @@ def _refusal(options: str) -> str | None:
     """What LLVM says against these options; None where it makes code."""
     if is_agreed(KIND, options):
         return None
-    command = worker_command("modelc.codegen.llvm_check")
-    try:
-        done = subprocess.run(command, input=options.encode(), capture_output=True, timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        return f"it was not done within {SECONDS} s"
-    if done.returncode:
-        lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-        crashed = f"it crashes (signal {-done.returncode})" if done.returncode < 0 else f"code {done.returncode}"
-        return next((line[:300] for line in lines if "LLVM ERROR" in line), crashed)
+    _, code, words = asked("modelc.codegen.llvm_check", options.encode(), SECONDS)
+    if code:
+        return words
     remember(KIND, options)
     return None
 
@@ -63,17 +56,17 @@ def _refusal(options: str) -> str | None:
 def make_code(options: dict[str, Any]) -> None:
     """Vectors, bytes and a loop through LLVM, to an object file that is thrown away."""
     machine = tvm.target.Target(options)
-    params, body = [], []
+    params: list[Any] = []
+    body: list[Any] = []
     i = tx.Var("i", "int32")
     for dtype in ("float32", "int8"):
-        pointers = [tx.Var(f"{dtype}_{name}", tvm.ir.PointerType(tvm.ir.PrimType(dtype))) for name in "ab"]
-        a, b = (tx.decl_buffer((_LANES * _LANES,), dtype, f"{p.name}_", data_alignment=64) for p in pointers)
+        pointers, (a, b), declared = zip(*(parameter(f"{dtype}_{x}", dtype, _LANES**2, 64) for x in "ab"), strict=True)
         at = tx.Ramp(i * _LANES, 1, _LANES)
         value = tx.BufferLoad(a, [at])
         store = tx.BufferStore(b, value * value + tx.BufferLoad(b, [at]), [at])
         loop = tx.For(i, 0, _LANES, tx.ForKind.SERIAL, store)
         params += pointers
-        body += [tx.DeclBuffer(a, data=pointers[0]), tx.DeclBuffer(b, data=pointers[1]), loop]
+        body += [*declared, loop]
     function = tx.PrimFunc(params, tx.SeqStmt(body)).with_attr("global_symbol", "ask").with_attr("target", machine)
     object_code(build_module(tvm.IRModule({"ask": function}), machine), machine)
 

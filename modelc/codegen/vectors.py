@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from modelc.codegen.lean_tvm import tx
-from modelc.codegen.math.code import tir_dtype
+from modelc.codegen.lean_tvm import tvm, tx
+from modelc.codegen.math.code import COMPARED, tir_dtype
 from modelc.ir.expr import DTYPES, NARROW, Const
 
 INDEX_OPS: dict[str, Callable[..., Any]] = {  # plain nodes, which TVM understands when it looks for aligned ramps
@@ -21,12 +21,7 @@ INDEX_OPS: dict[str, Callable[..., Any]] = {  # plain nodes, which TVM understan
     "mod": tx.FloorMod,
     "min": tx.Min,
     "max": tx.Max,
-    "lt": tx.LT,
-    "le": tx.LE,
-    "gt": tx.GT,
-    "ge": tx.GE,
-    "eq": tx.EQ,
-    "ne": tx.NE,
+    **COMPARED,
 }
 
 
@@ -51,8 +46,13 @@ def moved(base: Any, by: int) -> Any:
 
 
 def ramp(base: Any, step: int, lanes: int) -> Any:
-    """The element offsets of a vector."""
-    return tx.Ramp(base, integer(tir_dtype(base), step), lanes)
+    """The element offsets of a vector; of one lane the base itself."""
+    return base if lanes == 1 else tx.Ramp(base, integer(tir_dtype(base), step), lanes)
+
+
+def joined(parts: list[Any], lanes: int) -> Any:
+    """A vector of what `parts` have, one after the other."""
+    return parts[0] if len(parts) == 1 else tx.Shuffle(parts, [int32(k) for k in range(lanes)])
 
 
 def constant(e: Const) -> Any:
@@ -74,12 +74,19 @@ def local_buffer(elements: int, dtype: str, name: str) -> Any:
     return tx.decl_buffer((int32(elements),), dtype, name, scope="local", layout=None)  # TVM takes 20 us for a layout
 
 
+def parameter(name: str, dtype: str, elements: int, alignment: int) -> tuple[Any, Any, Any]:
+    """(a pointer that a function takes, the buffer that it points to, the statement that says so)."""
+    pointer = tx.Var(name, tvm.ir.PointerType(tvm.ir.PrimType(dtype)))
+    buffer = tx.decl_buffer((elements,), dtype, f"{name}_", data_alignment=alignment)
+    return pointer, buffer, tx.DeclBuffer(buffer, data=pointer)
+
+
 def held(var: Any, value: Any) -> list[Any]:
     """Statements that name a value. It goes through a stack slot (which LLVM dissolves), because TVM's analysis would
     substitute a bound value into whatever uses it, again and again."""
     dtype, lanes = tir_dtype(var), lanes_of(var)
     slot = local_buffer(lanes, dtype.split("x")[0], var.name)
-    at = [tx.Ramp(int32(0), int32(1), lanes) if lanes > 1 else int32(0)]
+    at = [ramp(int32(0), 1, lanes)]
     return [tx.AllocBuffer(slot), tx.BufferStore(slot, value, at), tx.Bind(var, tx.BufferLoad(slot, at))]
 
 
@@ -87,10 +94,8 @@ def widen(value: Any, lanes: int, wanted: int) -> Any:
     return value if lanes == wanted else tx.Broadcast(value, wanted)
 
 
-def lanes_at(value: Any, which: range, lanes: int) -> Any:
+def lanes_at(value: Any, which: range) -> Any:
     """Some lanes of a vector."""
-    if len(which) == 1:
-        return tx.Shuffle([value], [int32(which[0])])
     return tx.Shuffle([value], [int32(k) for k in which])
 
 
@@ -106,12 +111,12 @@ def halved(
     while lanes > 1:
         values = [bound(v) for v in values]
         if lanes % 2:
-            left_over.append([lanes_at(v, range(lanes - 1, lanes), lanes) for v in values])
-            values = [lanes_at(v, range(lanes - 1), lanes) for v in values]
+            left_over.append([lanes_at(v, range(lanes - 1, lanes)) for v in values])
+            values = [lanes_at(v, range(lanes - 1)) for v in values]
             lanes -= 1
             continue
         half = lanes // 2
-        low, high = ([lanes_at(v, part, lanes) for v in values] for part in (range(half), range(half, lanes)))
+        low, high = ([lanes_at(v, part) for v in values] for part in (range(half), range(half, lanes)))
         values, lanes = combine(low, high, half), half
     for extra in left_over:
         values = combine(values, extra, 1)

@@ -1,7 +1,8 @@
 """A model and a target go in, a verified package comes out.
 
+options.py       what a row of the table of options says, and how texts of the command line are read
+request.py       what is asked for: the table of options, for the command line, the library and modelc.yaml
 config.py        the configuration: defaults, and what a user's file changes
-shapes.py        sets of shapes, as a user of the library gives them
 inputs.py        what of a model's inputs is fixed, by flags, data and configuration
 padding.py       dimensions along which inputs may be shorter
 choices.py       choices.json: what an earlier package chose
@@ -12,7 +13,6 @@ programs.py      a model as Programs, in chosen layouts and precision
 publish.py       a package takes its place when it has been found right
 result.py        what `compile` gives back
 pipeline.py      the stages in order
-request.py       what is asked for, in one place for the command line, the library and tuning
 command.py       the command: a Request becomes a Run of the pipeline
 verification.py  a package that is there, verified again
 minimise.py      delta debugging

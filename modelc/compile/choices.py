@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +20,7 @@ from modelc.frontend.quantize.recipe import Recipe
 from modelc.ir.candidate import Candidate
 from modelc.ir.program import Program
 from modelc.layout.convert import LayoutChoice
+from modelc.package.manifest import built
 from modelc.package.spec import FixedInput
 from modelc.target import Target, parse_target
 
@@ -58,7 +59,7 @@ class Choices:
             "target_key": self.target.key,
             "target": self.target.to_yaml(),
             "shapes": [{name: list(shape) for name, shape in one.items()} for one in self.shapes],
-            "constants": [one.to_json() for one in self.constants],
+            "constants": [asdict(one) for one in self.constants],
             "config": self.config.to_json(),
             "tasks": {key: self.tasks[key].to_json() for key in sorted(self.tasks)},
             "occurrences": {key: self.occurrences[key] for key in sorted(self.occurrences)},
@@ -122,7 +123,7 @@ def _recipe(data: Any, source: str) -> Recipe | Packing | None:
 
 
 def _constant(data: Any, place: str) -> FixedInput:
-    found = FixedInput.from_json(data)
+    found: FixedInput = built(FixedInput, data)
     _read(lambda one: one.array(), found, place)
     return found
 

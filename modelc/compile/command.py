@@ -9,11 +9,10 @@ from pathlib import Path
 
 from modelc import __version__
 from modelc.compile.choices import Choices, check_choices, digest_of, read_choices_file
-from modelc.compile.config import Inputs
-from modelc.compile.inputs import as_chosen, made_for
+from modelc.compile.inputs import applied, as_chosen, made_for
 from modelc.compile.limits import Limits
 from modelc.compile.pipeline import Run, default_threads
-from modelc.compile.request import CompileRequest, named_target
+from modelc.compile.request import CompileRequest, Inputs, named_target
 from modelc.compile.result import CompileResult
 from modelc.compile.stages import STAGES, Stages
 from modelc.database import database_for
@@ -43,10 +42,9 @@ def compile_request(request: CompileRequest) -> CompileResult:
         target, tasks = chosen.target, chosen.tasks
         locked = chosen if chosen.model_sha256 == digest else None
         otherwise = chosen.config if locked else replace(chosen.config, inputs=Inputs())
-    settings = request.flags.kept(request.settings(otherwise))
+    settings = request.fixed.kept(request.settings(otherwise))
     with blaming(f"model {path}"):
-        flags = as_chosen(locked, request.flags, settings.inputs)
-        steering = flags.applied(path, request.inputs)
+        steering = applied(as_chosen(locked, request.fixed, settings.inputs), path, request.inputs)
     target = target if target is not None else load_target("native")
     recipe = _recipe(request, locked)
     if request.precision == INT8 and isinstance(recipe, Recipe) and recipe.halves:

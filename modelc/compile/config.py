@@ -3,28 +3,62 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import yaml
-
-from modelc.errors import ConfigError
+from modelc.compile.request import BY_NAME, Inputs
+from modelc.errors import ConfigError, TargetError
 from modelc.passes import Spec, make_pass
 from modelc.policy import SCHEDULES, Policy
-from modelc.target import strict_yaml
-from modelc.target.section import shown
+from modelc.target.section import parse_yaml, read_text, shown
 from modelc.verify.compare import F16, Tolerance
 from modelc.verify.kernels.samples import EFFORTS
 
-MAX_FILE = 1 << 20
-
-
 PRECISIONS = ("f32", "bf16", "f16", "auto")
-SECTIONS = ("inputs", "simplify", "precision", "partition", "layout", "schedule", "tune", "codegen", "verify")
 JOINT = 0.3  # of tune's budget, where a configuration does not say
+
+
+class Value(NamedTuple):
+    """Whether a value of a configuration fits, and the words for one that does."""
+
+    fits: Callable[[Any], bool]
+    expected: str
+
+
+FLAG = Value(lambda value: isinstance(value, bool), "true or false")
+NUMBER = Value(lambda n: type(n) in (int, float) and 0 <= n < 1e9, "a number from 0 (1e-4 is written 1.0e-4)")
+SHARE = Value(lambda n: type(n) in (int, float) and 0 <= n < 1, "a share from 0 to below 1, such as 0.3")
+TOLERANCE = {"rms": NUMBER, "largest": NUMBER}
+SECTIONS: Mapping[str, Any] = {
+    "inputs": Value(lambda tree: True, ""),  # which has a table of its own: Inputs
+    "simplify": Value(
+        lambda passes: isinstance(passes, list) and all(isinstance(one, str | dict) for one in passes),
+        "a list of passes",
+    ),
+    "precision": Value(lambda name: name in PRECISIONS, ", ".join(PRECISIONS)),
+    "partition": {"attention": FLAG},
+    "layout": {"search": FLAG, "propagate": FLAG, "blocked": FLAG},
+    "schedule": dict.fromkeys(SCHEDULES, FLAG),
+    "tune": {"joint": SHARE},
+    "codegen": {"flush_denormals": FLAG, "check_addresses": FLAG},
+    "verify": {
+        "rtol": NUMBER,
+        "atol": NUMBER,
+        "samples": Value(lambda n: type(n) is int and 1 <= n < 1 << 31, "a whole number from 1"),
+        "seed": Value(lambda n: type(n) is int and 0 <= n < 1 << 31, "a whole number from 0"),
+        "check": Value(lambda name: name in EFFORTS, f"one of {', '.join(EFFORTS)}"),
+        "bf16": TOLERANCE,
+        "f16": TOLERANCE,
+    },
+}
+LATER: Mapping[str, Mapping[str, Any]] = {  # keys that configurations, and choices, of before them lack
+    "inputs": {"states": {}, "pad_dims": [], "pad_values": {}, "bounds": {}},
+    "schedule": {"strassen": False},
+    "verify": {"check": "default", "f16": asdict(F16)},
+}
 
 
 @dataclass(frozen=True)
@@ -63,21 +97,6 @@ class TuneSettings:
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """What is fixed of a model's inputs, in the words of --dim and --constant: numbers for dimensions by name, values
-    (a number, true or false, a list of them, the path of a .npy file) for inputs; outputs that inputs become after a
-    run; dimensions along which inputs may be shorter, and what they are filled up with if not with zeros; the most that
-    values can be which sizes are made of."""
-
-    dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    constants: Mapping[str, Any] = field(default_factory=dict)
-    states: Mapping[str, str] = field(default_factory=dict)
-    pad_dims: tuple[str, ...] = ()
-    pad_values: Mapping[str, float] = field(default_factory=dict)
-    bounds: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Config:
     """`inputs`: what is fixed of the model's inputs. `simplify`: the passes over the Graph, in order, in the words of
     modelc.passes. `policy`: what of Winograd, Strassen, intrinsics, attention and bfloat16 is allowed. `layout`: how
@@ -102,12 +121,9 @@ class Config:
         """The tree of the YAML file that says the same."""
         return {
             "inputs": {
+                **{key: dict(getattr(self.inputs, key)) for key in BY_NAME if self.inputs.bounds or key != "bounds"},
                 "dims": {name: list(sizes) for name, sizes in self.inputs.dims.items()},
-                "constants": dict(self.inputs.constants),
-                "states": dict(self.inputs.states),
                 "pad_dims": list(self.inputs.pad_dims),
-                "pad_values": dict(self.inputs.pad_values),
-                **({"bounds": dict(self.inputs.bounds)} if self.inputs.bounds else {}),
             },
             "simplify": list(self.simplify),
             "precision": self.policy.precision,
@@ -134,113 +150,68 @@ def load_config(name_or_path: str | os.PathLike[str] = "default") -> Config:
             f"configuration {name!r} is unknown; expected {', '.join(list_configs())}, or the path of a .yaml file"
         )
     path = Path(name) if is_path else _folder() / f"{name}.yaml"
+    return parse_config(read_tree(path, "a configuration"), str(path))
+
+
+def read_tree(path: Path, what: str) -> Any:
+    """The tree of a small YAML file; `what` it should be is said in errors. Raises ConfigError."""
     try:
-        if path.exists() and not path.is_file():
-            raise ConfigError(f"{path} cannot be read as a configuration: it is no file")
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE + 1)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read as a configuration: {error.strerror}") from None
-    if len(data) > MAX_FILE:
-        raise ConfigError(f"{path} is not a configuration: it is larger than {MAX_FILE} bytes")
-    try:
-        tree = strict_yaml.load(data.decode())
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise ConfigError(f"{path} is not YAML that modelc reads: {' '.join(str(error).split())}") from None
-    return parse_config(tree, str(path))
+        return parse_yaml(read_text(path, what), str(path))
+    except TargetError as error:
+        raise ConfigError(str(error)) from None
 
 
 def parse_config(tree: Any, source: str) -> Config:
     """A Config from the tree of its YAML. Every key must be there, and no other. Raises ConfigError."""
     if isinstance(tree, dict):
-        tree = {"tune": {"joint": JOINT}, **tree}  # which configurations, and choices, of before it lack
-        if isinstance(tree.get("schedule"), dict):
-            tree["schedule"] = {"strassen": False, **tree["schedule"]}  # they did without
-    top = _section(tree, source, "", SECTIONS)
-    parts = _section(top["partition"], source, "partition", ("attention",))
-    layout = _section(top["layout"], source, "layout", ("search", "propagate", "blocked"))
-    schedule = _section(top["schedule"], source, "schedule", SCHEDULES)
-    codegen = _section(top["codegen"], source, "codegen", ("flush_denormals", "check_addresses"))
-    tune = _section(top["tune"], source, "tune", ("joint",))
-    if isinstance(top["verify"], dict):
-        # configurations, and choices, of before lack them
-        top["verify"] = {"check": "default", "f16": asdict(F16), **top["verify"]}
-    check = _section(top["verify"], source, "verify", ("rtol", "atol", "samples", "seed", "check", "bf16", "f16"))
-    passes = top["simplify"]
-    if not isinstance(passes, list) or not all(isinstance(one, str | dict) for one in passes):
-        raise ConfigError(f"{source}: simplify is {shown(passes)}; expected a list of passes")
-    for one in passes:
+        tree = {"tune": {"joint": JOINT}, **tree}
+        tree |= {name: {**keys, **tree[name]} for name, keys in LATER.items() if isinstance(tree.get(name), dict)}
+    top = _checked(tree, SECTIONS, source)
+    for one in top["simplify"]:
         make_pass(one)
+    verify = {**top["verify"], **{name: Tolerance(**top["verify"][name]) for name in ("bf16", "f16")}}
     return Config(
         inputs=_inputs(top["inputs"], source),
-        simplify=tuple(passes),
-        policy=Policy(
-            **{name: _flag(schedule, source, f"schedule.{name}") for name in SCHEDULES},
-            attention=_flag(parts, source, "partition.attention"),
-            precision=check_precision(top["precision"], f"{source}: precision"),
-        ),
-        layout=LayoutSettings(
-            search=_flag(layout, source, "layout.search"),
-            propagate=_flag(layout, source, "layout.propagate"),
-            blocked=_flag(layout, source, "layout.blocked"),
-        ),
-        tune=TuneSettings(joint=_share(tune, source, "tune.joint")),
-        flush_denormals=_flag(codegen, source, "codegen.flush_denormals"),
-        check_addresses=_flag(codegen, source, "codegen.check_addresses"),
-        verify=Verification(
-            rtol=_number(check, source, "verify.rtol"),
-            atol=_number(check, source, "verify.atol"),
-            samples=_whole(check, source, "verify.samples", 1),
-            seed=_whole(check, source, "verify.seed", 0),
-            check=_effort(check, source, "verify.check"),
-            bf16=_tolerance(check["bf16"], source, "verify.bf16"),
-            f16=_tolerance(check["f16"], source, "verify.f16"),
-        ),
+        simplify=tuple(top["simplify"]),
+        policy=Policy(**top["schedule"], **top["partition"], precision=top["precision"]),
+        layout=LayoutSettings(**top["layout"]),
+        tune=TuneSettings(**top["tune"]),
+        **top["codegen"],
+        verify=Verification(**verify),
     )
 
 
+def _checked(tree: Any, sections: Mapping[str, Any], source: str, path: str = "") -> dict[str, Any]:
+    """What a section says, with all numbers as what they are declared to be. Raises ConfigError."""
+    section = dict(_section(tree, source, path, tuple(sections)))
+    for key, value in section.items():
+        wanted, place = sections[key], f"{path}.{key}" if path else key
+        if isinstance(wanted, dict):
+            section[key] = _checked(value, wanted, source, place)
+        elif not wanted.fits(value):
+            raise ConfigError(f"{source}: {place} is {shown(value)}; expected {wanted.expected}")
+        elif wanted in (NUMBER, SHARE):
+            section[key] = float(value)
+    return section
+
+
 def _inputs(tree: Any, source: str) -> Inputs:
-    if isinstance(tree, dict):
-        tree = {
-            "states": {},
-            "pad_dims": [],
-            "pad_values": {},
-            "bounds": {},
-            **tree,
-        }  # configurations, and choices, of before lack them
-    section = _section(tree, source, "inputs", ("dims", "constants", "states", "pad_dims", "pad_values", "bounds"))
-    for key in ("dims", "constants", "states", "pad_values", "bounds"):
-        if not isinstance(section[key], dict) or not all(isinstance(name, str) for name in section[key]):
-            raise ConfigError(f"{source}: inputs.{key} is {shown(section[key])}; expected a mapping from names")
-    dims = {}
-    for name, value in section["dims"].items():
-        sizes = value if isinstance(value, list) else [value]
-        if not sizes or not all(type(n) is int and 0 <= n < 1 << 31 for n in sizes):
-            raise ConfigError(
-                f"{source}: inputs.dims.{name} is {shown(value)}; expected a whole number, or a list of them"
-            )
-        dims[name] = tuple(sizes)
-    for name, value in section["constants"].items():
-        listed = value if isinstance(value, list) else [value]
-        if not isinstance(value, str) and not all(isinstance(one, int | float) for one in listed):
-            raise ConfigError(
-                f"{source}: inputs.constants.{name} is {shown(value)}; expected a number, true, false, a list of them, "
-                "or the path of a .npy file"
-            )
-    for name, value in section["states"].items():
-        if not isinstance(value, str):
-            raise ConfigError(f"{source}: inputs.states.{name} is {shown(value)}; expected the name of an output")
-    padded = section["pad_dims"]
-    if not isinstance(padded, list) or not all(isinstance(name, str) for name in padded):
-        raise ConfigError(f"{source}: inputs.pad_dims is {shown(padded)}; expected a list of names")
-    for name, value in section["pad_values"].items():
-        if not isinstance(value, int | float):
-            raise ConfigError(f"{source}: inputs.pad_values.{name} is {shown(value)}; expected a number")
-    for name, value in section["bounds"].items():
-        if type(value) is not int or not 0 < value < 1 << 31:
-            raise ConfigError(f"{source}: inputs.bounds.{name} is {shown(value)}; expected a whole number from 1")
-    kept = tuple(dict.fromkeys(padded))
-    return Inputs(dims, section["constants"], section["states"], kept, section["pad_values"], section["bounds"])
+    rows = [row for row in fields(Inputs) if row.name != "shapes"]
+    section = dict(_section(tree, source, "inputs", tuple(row.name for row in rows)))
+    for row in rows:
+        place, given = f"{source}: inputs.{row.name}", section[row.name]
+        if row.name == "pad_dims":
+            if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+                raise ConfigError(f"{place} is {shown(given)}; expected a list of names")
+            section["pad_dims"] = tuple(dict.fromkeys(given))
+            continue
+        if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
+            raise ConfigError(f"{place} is {shown(given)}; expected a mapping from names")
+        for name, value in given.items():
+            if not row.metadata["fits"](value):
+                raise ConfigError(f"{place}.{name} is {shown(value)}; expected {row.metadata['expected']}")
+    dims = {name: tuple(size) if isinstance(size, list) else (size,) for name, size in section["dims"].items()}
+    return Inputs(**{**section, "dims": dims})
 
 
 def check_precision(value: Any, place: str) -> str:
@@ -260,50 +231,6 @@ def _section(tree: Any, source: str, path: str, keys: tuple[str, ...]) -> dict[s
     if missing := [key for key in keys if key not in tree]:
         raise ConfigError(f"{place} lacks the key {missing[0]!r}; expected {', '.join(keys)}")
     return tree
-
-
-def _value(section: dict[str, Any], path: str) -> Any:
-    return section[path.rpartition(".")[2]]
-
-
-def _flag(section: dict[str, Any], source: str, path: str) -> bool:
-    value = _value(section, path)
-    if not isinstance(value, bool):
-        raise ConfigError(f"{source}: {path} is {shown(value)}; expected true or false")
-    return value
-
-
-def _number(section: dict[str, Any], source: str, path: str) -> float:
-    value = _value(section, path)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
-        raise ConfigError(f"{source}: {path} is {shown(value)}; expected a number from 0 (1e-4 is written 1.0e-4)")
-    return float(value)
-
-
-def _tolerance(tree: Any, source: str, path: str) -> Tolerance:
-    section = _section(tree, source, path, ("rms", "largest"))
-    return Tolerance(_number(section, source, f"{path}.rms"), _number(section, source, f"{path}.largest"))
-
-
-def _share(section: dict[str, Any], source: str, path: str) -> float:
-    value = _value(section, path)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise ConfigError(f"{source}: {path} is {shown(value)}; expected a share from 0 to below 1, such as 0.3")
-    return float(value)
-
-
-def _whole(section: dict[str, Any], source: str, path: str, least: int) -> int:
-    value = _value(section, path)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 31:
-        raise ConfigError(f"{source}: {path} is {shown(value)}; expected a whole number from {least}")
-    return value
-
-
-def _effort(section: dict[str, Any], source: str, path: str) -> str:
-    value = _value(section, path)
-    if value not in EFFORTS:
-        raise ConfigError(f"{source}: {path} is {shown(value)}; expected one of {', '.join(EFFORTS)}")
-    return str(value)
 
 
 def _folder() -> Path:

@@ -8,12 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from modelc.compile.shapes import GivenShapes, dim_sizes, shape_sets
+from modelc.compile.request import GivenShapes, Inputs, Request
 from modelc.errors import InputError, blaming
 from modelc.frontend.load.given import ModelSource, model_file
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.onnx import unsupported
-from modelc.frontend.steering.flags import Given, Shapes, looked_at
+from modelc.frontend.steering.flags import Given, looked_at
 from modelc.frontend.steering.specialise import fix_constants, free_flags, free_places
 from modelc.frontend.steering.states import StateCandidate, state_candidates
 from modelc.frontend.steering.uses import Uses, check_named
@@ -54,49 +54,33 @@ def inspect(
         >>> seen["supported"], len(seen["free"])
         (True, 3)
     """
+    fixed = Request(shapes=shapes, dims=dims, constants=constants, states=states, bounds=bounds).fixed
     with model_file(path) as place:
-        return _inspected(place, shape_sets(shapes), dim_sizes(dims or {}), constants or {}, states or {}, bounds or {})
+        folder = os.path.isdir(place) or place.suffix == ".zip"
+        with blaming(f"{'package' if folder else 'model'} {place}"):
+            if not folder:
+                return _model(place, fixed)
+            if fixed != Inputs():
+                raise InputError("the inputs of a package are fixed: flags that fix or bound them are for models")
+            from modelc.package.describe import described  # a look at a model needs nothing of how packages are made
 
-
-def _inspected(
-    place: Path,
-    shapes: Sequence[Shapes],
-    dims: Mapping[str, Sequence[int]],
-    constants: Mapping[str, Given],
-    states: Mapping[str, str],
-    bounds: Mapping[str, int],
-) -> dict[str, Any]:
-    folder = os.path.isdir(place) or place.suffix == ".zip"
-    with blaming(f"{'package' if folder else 'model'} {place}"):
-        if not folder:
-            return _model(place, next(iter(shapes), {}), dims, constants, states, bounds)
-        if shapes or dims or constants or states or bounds:
-            raise InputError("the inputs of a package are fixed: flags that fix or bound them are for models")
-        from modelc.package.describe import described  # a look at a model needs nothing of what packages are made with
-
-        return described(place)
+            return described(place)
 
 
 def _state(one: StateCandidate) -> dict[str, Any]:
     return {**asdict(one), "flag": None if one.grows else one.flag}
 
 
-def _model(
-    path: Path,
-    shapes: Shapes,
-    dims: Mapping[str, Sequence[int]],
-    constants: Mapping[str, Given],
-    states: Mapping[str, str],
-    bounds: Mapping[str, int],
-) -> dict[str, Any]:
-    model = read_outline(path)
-    known, given = looked_at(model.graph, shapes, {name: numbers[0] for name, numbers in dims.items()}, constants)
+def _model(path: Path, fixed: Inputs) -> dict[str, Any]:
+    model, bounds = read_outline(path), fixed.bounds
+    dims = {name: numbers[0] for name, numbers in fixed.dims.items()}
+    known, given = looked_at(model.graph, next(iter(fixed.shapes), {}), dims, fixed.constants)
     fix_constants(model, known)
     lacking = [
         dict(zip(("node", "op", "domain", "reason"), row, strict=True)) for row in unsupported(path, model, bounds)
     ]
     uses = Uses(model.graph, path.parent)
-    check_named(uses, states, bounds)
+    check_named(uses, fixed.states, bounds)
     return {
         "kind": "model",
         **summary(model),
@@ -106,7 +90,7 @@ def _model(
         "sizes": [
             dict(zip(("value", "node", "op"), row, strict=True)) for row in uses.unbounded() if row[0] not in bounds
         ],
-        "states": [_state(one) for one in state_candidates(model.graph) if one.input not in states],
+        "states": [_state(one) for one in state_candidates(model.graph) if one.input not in fixed.states],
         "supported": not lacking,
         "unsupported": lacking,
     }

@@ -4,7 +4,7 @@ had it; and the data that a user verifies with."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -12,11 +12,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from modelc.compile.choices import Choices, Shapes
-from modelc.compile.config import Config, Inputs
+from modelc.compile.choices import Choices
+from modelc.compile.request import Inputs
 from modelc.errors import ModelError
 from modelc.frontend.load.outline import read_outline
-from modelc.frontend.steering.flags import Given, Steered, steerable, steered
+from modelc.frontend.steering.flags import Steered, steerable, steered
 from modelc.frontend.steering.specialise import Dims, declared_shapes, free_flags
 from modelc.ir.graph import Graph, Value, sized
 from modelc.package import FixedInput, TensorInfo
@@ -26,71 +26,43 @@ from modelc.verify.check import check_feed, without_constants
 Arrays = Mapping[str, NDArray[Any]]
 
 
-@dataclass(frozen=True)
-class Flags:
-    """--shape (a set for each variant), --dim (several numbers: a variant for each), --constant; --state, --pad-dim,
-    --pad-value and --bound."""
-
-    shapes: tuple[Shapes, ...] = ()
-    dims: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    constants: Mapping[str, Given] = field(default_factory=dict)
-    states: Mapping[str, str] = field(default_factory=dict)
-    pad_dims: tuple[str, ...] = ()
-    pad_values: Mapping[str, float] = field(default_factory=dict)
-    bounds: Mapping[str, int] = field(default_factory=dict)
-
-    def over(self, inputs: Inputs) -> Flags:
-        """These flags with the configuration's in place of those that are not given."""
-        return replace(self, dims={**inputs.dims, **self.dims}, constants={**inputs.constants, **self.constants})
-
-    def kept(self, config: Config) -> Config:
-        """The configuration with more states, padded dimensions, bounds, and other numbers to fill inputs up with."""
-        known = config.inputs
-        added = replace(
-            known,
-            states={**known.states, **self.states},
-            pad_dims=tuple(dict.fromkeys((*known.pad_dims, *self.pad_dims))),
-            pad_values={**known.pad_values, **self.pad_values},
-            bounds={**known.bounds, **self.bounds},
-        )
-        return replace(config, inputs=added)
-
-    def applied(self, model: Path, data: Arrays | None = None) -> Steered:
-        """What they come to for the model. Raises ModelError, InputError."""
-        return steered(model, self.shapes, self.dims, self.constants, data)
+def applied(fixed: Inputs, model: Path, data: Arrays | None = None) -> Steered:
+    """What is fixed, as it comes to for the model. Raises ModelError, InputError."""
+    return steered(model, fixed.shapes, fixed.dims, fixed.constants, data)
 
 
-def divided(flags: Flags, models: Sequence[Path]) -> list[Flags]:
-    """For each of several models what the flags say of its inputs and dimensions. What none of them has is given to
-    all, which refuse it."""
-    if len(models) == 1 or flags == Flags():
-        return [flags] * len(models)
+def divided(fixed: Inputs, models: Sequence[Path]) -> list[Inputs]:
+    """For each of several models what is said of its inputs and dimensions. What none of them has is given to all,
+    which refuse it."""
+    if len(models) == 1 or fixed == Inputs():
+        return [fixed] * len(models)
     known = [steerable(model) for model in models]
-    inputs, dims = (set().union(*(one[k] for one in known)) for k in (0, 1))
-    found = []
-    for own, free in known:
-        shapes = tuple({n: s for n, s in one.items() if n in own or n not in inputs} for one in flags.shapes)
-        found.append(
-            Flags(
-                tuple(one for one in shapes if one),
-                {n: size for n, size in flags.dims.items() if n in free or n not in dims},
-                {n: value for n, value in flags.constants.items() if n in own or n not in inputs},
-                {n: output for n, output in flags.states.items() if n in own or n not in inputs},
-                tuple(n for n in flags.pad_dims if n in free or n not in dims),
-                {n: value for n, value in flags.pad_values.items() if n in own or n not in inputs},
-                flags.bounds,
-            )
+    every = [set().union(*(one[k] for one in known)) for k in (0, 1)]  # inputs, and free dimensions
+
+    def part(given: Mapping[str, Any], own: set[str], every: set[str]) -> dict[str, Any]:
+        return {name: value for name, value in given.items() if name in own or name not in every}
+
+    return [
+        Inputs(
+            tuple(filter(None, (part(one, own, every[0]) for one in fixed.shapes))),
+            part(fixed.dims, free, every[1]),
+            part(fixed.constants, own, every[0]),
+            part(fixed.states, own, every[0]),
+            tuple(part(dict.fromkeys(fixed.pad_dims), free, every[1])),
+            part(fixed.pad_values, own, every[0]),
+            fixed.bounds,
         )
-    return found
+        for own, free in known
+    ]
 
 
-def as_chosen(choices: Choices | None, flags: Flags, inputs: Inputs) -> Flags:
-    """The flags, with what they leave open as in earlier choices for the same model, or as the configuration says."""
+def as_chosen(choices: Choices | None, fixed: Inputs, inputs: Inputs) -> Inputs:
+    """What is fixed, and what is left open as in earlier choices for the same model, or as the configuration says."""
     if choices is None:
-        return flags.over(inputs)
+        return fixed.over(inputs)
     constants = {one.name: one.array() for one in choices.constants}
-    shapes = flags.shapes or (() if flags.dims else choices.shapes)
-    return replace(flags, shapes=shapes, constants={**constants, **flags.constants})
+    shapes = fixed.shapes or (() if fixed.dims else choices.shapes)
+    return replace(fixed, shapes=shapes, constants={**constants, **fixed.constants})
 
 
 def _given(graph: Graph, states: Mapping[str, str]) -> list[Value]:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from modelc import __version__
-from modelc.codegen.pack import pack_constant
 from modelc.compile.byte_prices import Reasons, slower_in_bytes, widened_bytes
 from modelc.compile.choices import (
     Choices,
@@ -29,7 +28,7 @@ from modelc.compile.config import Config
 from modelc.compile.inputs import check_elements, check_states, fitting
 from modelc.compile.limits import Limits
 from modelc.compile.padding import padding_of
-from modelc.compile.precision import DTYPES, Added, constant_bytes, each_rounded, errors_added, narrowing, ways
+from modelc.compile.precision import Added, Arrays, constant_bytes, errors_added, ways
 from modelc.compile.programs import Partitioning, Programs, parameter_bytes
 from modelc.compile.publish import Comparison, WrongByFiltering, offering_no_verify, publish
 from modelc.compile.result import CompileResult
@@ -62,7 +61,8 @@ from modelc.package import (
 from modelc.package.form import prefix_of
 from modelc.package.padding import Padding
 from modelc.partition.draft import Prepared, prepared
-from modelc.partition.narrow_products import require
+from modelc.partition.narrow_products import narrowing, require
+from modelc.partition.precision import contracting_tasks, with_roundings
 from modelc.passes import Machine, run_passes
 from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.space.choose import Schedules
@@ -73,7 +73,6 @@ from modelc.target import Target
 from modelc.target.family import priced_as_another
 from modelc.verify.check import drawn
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
-from modelc.verify.precision import Arrays
 from modelc.verify.report import Report
 
 if TYPE_CHECKING:
@@ -154,8 +153,7 @@ class Run:
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
         if self.stages.reach("package"):  # what would fail at the end, before any work
             check_place(output)
-        if self.config.policy.precision in ("bf16", "f16"):  # and what no tool mends, before tools are asked for
-            require(self.target, DTYPES[self.config.policy.precision])
+        require(self.target, self.config.policy.precision)  # what no tool mends, before tools are asked for
         if self.stages.reach("codegen"):
             from modelc.codegen.kernels import llvm_machine  # and TVM, which nothing before needs
 
@@ -258,7 +256,8 @@ class Run:
 
     def added(self, programs: Programs) -> list[Added]:
         """The error that each contraction by itself would add to the outputs in bfloat16, for each set of shapes."""
-        wide, every = programs.wide, each_rounded(programs.wide)
+        wide = programs.wide
+        every = [{name: with_roundings(p, name) for name in contracting_tasks(p)} for p in wide]
         self.kernels([*wide, *(one for some in every for one in some.values())], together=False)
 
         def package(program: Program, path: Path) -> Package:
@@ -456,7 +455,7 @@ class Run:
         checked, states = self.config.check_addresses, self.config.inputs.states
         with blaming_choices("tasks and layouts", bool(self.tasks)):
             plans = tuple(
-                plan_program(program, compiled, parameters, pack_constant, checked, expose, {} if expose else states)
+                plan_program(program, compiled, parameters, checked, expose, {} if expose else states)
                 for program in programs.rounded
             )
         tasks = {key: one.candidate for key, one in compiled.items()}

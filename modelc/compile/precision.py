@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from modelc.errors import ConfigError
 from modelc.ir.graph import Graph
 from modelc.ir.program import Program
-from modelc.package import Package
-from modelc.partition.half_sums import HALF, with_sums_in_parts
-from modelc.partition.narrow_products import multiplies
-from modelc.partition.precision import contracting_tasks, to_narrow, with_roundings
+from modelc.package import Package, read_package
+from modelc.partition.half_sums import with_sums_in_parts
+from modelc.partition.narrow_products import HALF, narrowing
+from modelc.partition.precision import contracting_tasks, to_narrow
 from modelc.scratch import TemporaryFolder
 from modelc.target import Target
-from modelc.verify.precision import Arrays, Kept, error, kept_in_turn, results
+from modelc.verify.check import Runner, as_numbers
+from modelc.verify.compare import distance
 
+Arrays = Mapping[str, NDArray[Any]]
+Kept = tuple[tuple[str, ...], ...]  # for each set of shapes, the names of Tasks that stay in float32
 Added = Mapping[str, float]  # by a Task's name: the error that it adds to the outputs in bfloat16, by itself
-
-
-DTYPES = {"bf16": "bfloat16", "auto": "bfloat16", "f16": HALF}
-
-
-def narrowing(precision: str, target: Target) -> str:
-    """What contractions multiply; nothing where that is float32."""
-    dtype = DTYPES.get(precision, "")
-    return dtype if dtype and multiplies(target, dtype) else ""
 
 
 def constant_bytes(graph: Graph, precision: str, target: Target) -> int:
@@ -65,11 +63,6 @@ def ways(first: Kept, added: Callable[[], Sequence[Added]] | None, limit: float)
         yield from ((kept, k == len(turns)) for k, kept in enumerate(turns, 1))
 
 
-def each_rounded(wide: Sequence[Program]) -> list[dict[str, Program]]:
-    """By the Task's name, each program with the operands of one contraction rounded, for each set of shapes."""
-    return [{name: with_roundings(program, name) for name in contracting_tasks(program)} for program in wide]
-
-
 def errors_added(
     wide: Program,
     each: Mapping[str, Program],
@@ -77,12 +70,39 @@ def errors_added(
     draw: Callable[[Package], Arrays],
     progress: Callable[[str], None],
 ) -> Added:
-    """What `each` adds to the outputs of `wide`, on one drawn input. `package` writes a program's package."""
+    """What `each`, which has the operands of one Task rounded, adds to the outputs of `wide` on one drawn input: the
+    relative RMS error of the worst output. `package` writes a program's package."""
     with TemporaryFolder("precision") as folder:
         path = Path(folder) / "one.modelc"
         feed = draw(package(wide, path))
         wanted, errors = results(path, feed), dict[str, float]()
         for name, one in each.items():
             progress(f"what {name} adds in bfloat16")
-            errors[name] = error(results(package(one, path).path, feed), wanted)
+            made = results(package(one, path).path, feed)
+            errors[name] = max(distance(made[x], array, 0, 0).rms_rel for x, array in wanted.items())
         return errors
+
+
+def results(package: str | Path, feed: Arrays) -> dict[str, NDArray[Any]]:
+    """What a package gives."""
+    read = read_package(package)
+    dtypes = {tensor.name: tensor.dtype for tensor in read.manifest.variants[0].outputs}
+    with ExitStack() as stack:
+        return {name: as_numbers(array, dtypes[name]) for name, array in Runner(read, stack).run(dict(feed)).items()}
+
+
+def kept_in_turn(added: Sequence[Mapping[str, float]], limit: float) -> list[Kept]:
+    """What to try in turn, given the error that each Task by itself adds to the outputs, for each set of shapes. First
+    so many stay in float32, those that add most, that the others together (errors add like random ones: their squares)
+    should be within `limit`, at least one; then 1, 2, 4, ... more; at last all."""
+    ranked = sorted(
+        ((k, name) for k, errors in enumerate(added) for name in errors), key=lambda x: (-added[x[0]][x[1]], x)
+    )
+    squares = [added[k][name] ** 2 for k, name in ranked]
+    first = next(n for n in range(len(ranked) + 1) if sum(squares[n:]) <= limit**2)
+    counts, more = [min(max(first, 1), len(ranked))], 1
+    while counts[-1] < len(ranked):
+        counts.append(min(counts[-1] + more, len(ranked)))
+        more *= 2
+    chosen_sets = (set(ranked[:count]) for count in counts)
+    return [tuple(tuple(n for n in errors if (k, n) in kept) for k, errors in enumerate(added)) for kept in chosen_sets]

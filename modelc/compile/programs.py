@@ -9,16 +9,16 @@ from functools import cached_property
 
 from modelc.compile.choices import Choices, blaming_choices
 from modelc.compile.config import Config
-from modelc.compile.precision import narrowing, rounded
+from modelc.compile.precision import Kept, rounded
 from modelc.ir.program import Program
 from modelc.layout.choice import LayoutPolicy
 from modelc.layout.convert import LayoutChoice
 from modelc.layout.program import check_storage, choose_layouts, partition
 from modelc.partition.draft import Prepared
+from modelc.partition.narrow_products import narrowing
 from modelc.partition.precision import Narrowing, contracting_tasks, writing_tasks
 from modelc.space.choose import Schedules
 from modelc.target import Target
-from modelc.verify.precision import Kept
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.compile.arrays import write_npz
-from modelc.compile.inputs import Flags
+from modelc.compile.inputs import applied
 from modelc.compile.minimise import minimised
-from modelc.compile.shapes import GivenShapes, dim_sizes, shape_sets
+from modelc.compile.request import GivenShapes, Inputs, Request
 from modelc.errors import ModelError
 from modelc.frontend.load.given import ModelSource, model_file
 from modelc.frontend.steering.flags import Given
@@ -102,13 +102,13 @@ class _Excerpt:
 
 @dataclass
 class Reduction:
-    """One model, and how it is judged: with the `options` of `modelc compile`, and those of `flags` that name what is
+    """One model, and how it is judged: with the `options` of `modelc compile`, and those of `fixed` that name what is
     left, each time within `seconds`."""
 
     whole: Whole
     known: Arrays
     options: Sequence[str]
-    flags: Flags
+    fixed: Inputs
     seconds: float = SECONDS
     tell: Callable[[str], None] = lambda text: None
     attempts: int = 0
@@ -139,9 +139,9 @@ class Reduction:
         if found is None:
             return None
         model, feed = found
-        bounds = {name: most for name, most in self.flags.bounds.items() if name in Uses(model.graph).sizes}
+        bounds = {name: most for name, most in self.fixed.bounds.items() if name in Uses(model.graph).sizes}
         outputs = {value.name for value in model.graph.output}
-        states = {name: to for name, to in self.flags.states.items() if name in feed and to in outputs}
+        states = {name: to for name, to in self.fixed.states.items() if name in feed and to in outputs}
         more = [word for name, most in bounds.items() for word in ("--bound", f"{name}={most}")]
         more += [word for name, output in states.items() for word in ("--state", f"{name}={output}")]
         given = {name: array for name, array in feed.items() if name not in states}
@@ -215,17 +215,17 @@ def reduce(
     """
     given = (("--target", target), ("--config", config), ("--precision", precision))
     options = [word for name, value in given if value is not None for word in (name, str(value))]
-    flags = Flags(shape_sets(shapes), dim_sizes(dims or {}), constants or {}, states or {}, bounds=bounds or {})
+    fixed = Request(shapes=shapes, dims=dims, constants=constants, states=states, bounds=bounds).fixed
     tell = partial(progress or (lambda stage, text: None), "reduce")
     with model_file(model) as path:
         place = Path(f"{path.stem}-reduced.onnx") if output is None else Path(output)
-        return _reduced(path, place, flags, options, inputs, seed, seconds, tell)
+        return _reduced(path, place, fixed, options, inputs, seed, seconds, tell)
 
 
 def _reduced(
     model: Path,
     output: Path,
-    flags: Flags,
+    fixed: Inputs,
     options: Sequence[str],
     data: Arrays | None,
     seed: int,
@@ -233,14 +233,14 @@ def _reduced(
     tell: Callable[[str], None],
 ) -> Reduced:
     uses = read_uses(model)
-    check_named(uses, flags.states, flags.bounds)
-    steering = flags.applied(model, data)
+    check_named(uses, fixed.states, fixed.bounds)
+    steering = applied(fixed, model, data)
     whole = Whole(model, steering)
     every = [TensorInfo(value.name, value.dtype, value.shape) for value in whole.inputs]
-    tensors = [tensor for tensor in every if tensor.name not in flags.states]
-    started = {tensor.name: zeros(tensor) for tensor in every if tensor.name in flags.states}
+    tensors = [tensor for tensor in every if tensor.name not in fixed.states]
+    started = {tensor.name: zeros(tensor) for tensor in every if tensor.name in fixed.states}
     if data is None:
-        roles = roles_of(uses, [(name, Span(None, 0, most)) for name, most in flags.bounds.items()])
+        roles = roles_of(uses, [(name, Span(None, 0, most)) for name, most in fixed.bounds.items()])
         feed = draw_inputs(tensors, roles, seed)
     else:
         feed = {name: array for name, array in data.items() if name not in steering.constants}
@@ -248,7 +248,7 @@ def _reduced(
     feed = {**feed, **started}
     tell("running the model in ONNX Runtime")
     known = {**feed, **_values(model, whole, {**feed, **steering.constants})}
-    reduction = Reduction(whole, known, options, flags, seconds, tell)
+    reduction = Reduction(whole, known, options, fixed, seconds, tell)
     left, failure = reduction.reduced()
     found = reduction.excerpt(left)
     assert found is not None

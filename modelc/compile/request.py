@@ -1,49 +1,182 @@
-"""What is asked for: one frozen Request, which the command line, a call of the library and a configuration fill."""
+"""What is asked for: one frozen Request, which the command line, a call of the library and modelc.yaml fill. Its fields
+are the table of options: flags, keys of modelc.yaml and the library's page are made of them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from operator import index
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
-
-from modelc.compile.config import Config, check_precision, load_config
-from modelc.compile.inputs import Flags
-from modelc.compile.shapes import GivenShapes, dim_sizes, shape_sets
+from modelc.compile.options import argument, bound, constant, listed, number, option, pairs, shape_texts, share, sizes
 from modelc.compile.stages import STAGES
-from modelc.errors import ConfigError
+from modelc.errors import ConfigError, InputError
 from modelc.frontend.load.given import UNNAMED, ModelSource
-from modelc.frontend.quantize.recipe import INT8, Recipe
-from modelc.frontend.steering.flags import Given
-from modelc.package.form import Form
-from modelc.target import Target, load_target
-from modelc.verb import Progress
+
+if TYPE_CHECKING:  # the command line reads this table before anything is to be done
+    from numpy.typing import NDArray
+
+    from modelc.compile.config import Config
+    from modelc.frontend.quantize.recipe import Recipe
+    from modelc.frontend.steering.flags import Given, Shapes
+    from modelc.package.form import Form
+    from modelc.target import Target
+    from modelc.verb import Progress
+
+GivenShapes = Mapping[str, Sequence[int]]  # of inputs, by name
+Metric = Callable[[dict[str, Any], dict[str, Any]], float]  # of outputs and of a sample, arrays by name
+THREADS = range(1, 257)
+
+
+def _by_name(fits: Callable[[Any], bool], expected: str) -> Any:
+    """A field that maps names to what fits; a configuration that says something else is told what was expected."""
+    return field(default_factory=dict, metadata={"fits": fits, "expected": expected})
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is fixed of a model's inputs, as it is worked with: by a Request, or by the section `inputs` of a
+    configuration, which says no shapes."""
+
+    shapes: tuple[Shapes, ...] = ()
+    dims: Mapping[str, Sequence[int]] = _by_name(
+        lambda given: all(type(n) is int and 0 <= n < 1 << 31 for n in _each(given)) and bool(_each(given)),
+        "a whole number, or a list of them",
+    )
+    constants: Mapping[str, Given] = _by_name(
+        lambda given: isinstance(given, str) or all(isinstance(one, int | float) for one in _each(given)),
+        "a number, true, false, a list of them, or the path of a .npy file",
+    )
+    states: Mapping[str, str] = _by_name(lambda given: isinstance(given, str), "the name of an output")
+    pad_dims: tuple[str, ...] = ()
+    pad_values: Mapping[str, float] = _by_name(lambda given: isinstance(given, int | float), "a number")
+    bounds: Mapping[str, int] = _by_name(
+        lambda given: type(given) is int and 0 < given < 1 << 31, "a whole number from 1"
+    )
+
+    def over(self, under: Inputs) -> Inputs:
+        """These, and of `under` what they leave open."""
+        both = {name: {**getattr(under, name), **getattr(self, name)} for name in BY_NAME}
+        return Inputs(self.shapes, pad_dims=tuple(dict.fromkeys((*under.pad_dims, *self.pad_dims))), **both)
+
+    def kept(self, config: Config) -> Config:
+        """The configuration with more states, padded dimensions, bounds, and other numbers to fill inputs up with."""
+        known = config.inputs
+        more = replace(self.over(known), shapes=(), dims=known.dims, constants=known.constants)
+        return replace(config, inputs=more)
+
+
+BY_NAME = tuple(row.name for row in fields(Inputs) if "fits" in row.metadata)
+
+
+def _each(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else [given]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What `compile` and `tune` are both asked for; modelc.compile says what each field is."""
+    """What `compile` and `tune` are both asked for."""
 
-    shapes: GivenShapes | Sequence[GivenShapes] = ()
-    dims: Mapping[str, int | Sequence[int]] | None = None
-    constants: Mapping[str, Given] | None = None
-    inputs: Mapping[str, NDArray[Any]] | None = None
-    states: Mapping[str, str] | None = None
-    pad_dims: str | Sequence[str] = ()
-    pad_values: Mapping[str, float] | None = None
-    bounds: Mapping[str, int] | None = None
-    config: str | Path | Config | None = None
-    precision: str | None = None
-    database: str | Path | bool = True
-    progress: Progress | None = None
+    shapes: GivenShapes | Sequence[GivenShapes] = option(
+        (),
+        "Fixes an input's shape. A name given again begins another set of shapes, which makes another variant.",
+        "NAME=1,3,224,224",
+        doc='Shapes of inputs by name, `{"x": (1, 3, 224, 224)}`, or a list of such: each makes a variant, and a run '
+        "takes the variant that fits.",
+        several=True,
+        read=shape_texts,
+        yaml="model",
+    )
+    dims: Mapping[str, int | Sequence[int]] | None = option(
+        None,
+        "Fixes a free dimension by its name, everywhere. Several numbers: a variant each.",
+        "NAME=N|M...",
+        doc='Numbers for free dimensions by their names, `{"batch": 8}`; each of several numbers makes a variant.',
+        several=True,
+        read=pairs("NAME=16 once for each name, or NAME=16|32 for several variants, whole numbers below 2^31", sizes),
+        yaml="model",
+    )
+    constants: Mapping[str, Given] | None = option(
+        None,
+        "Makes an input a constant: 16000, true, 1,2,3, or an array in a file.",
+        "NAME=VALUE|FILE.npy",
+        doc="Inputs that become constants: a number, true or false, a list, an array, the path of a .npy file.",
+        several=True,
+        read=pairs("NAME=VALUE once for each input", constant, first=True),
+        yaml="model",
+    )
+    inputs: Mapping[str, NDArray[Any]] | None = option(
+        None,
+        "Compare with ONNX Runtime on these; their shapes hold where neither --shape nor --dim is given.",
+        "F.npz",
+        Path,
+        doc="Arrays by name that the package is verified with; their shapes hold where neither `shapes` nor `dims` are "
+        "given. Default: drawn.",
+        yaml="model",
+    )
+    states: Mapping[str, str] | None = option(
+        None,
+        "The package keeps this input from run to run, from zeros on: after a run it is this output.",
+        "INPUT=OUTPUT",
+        several=True,
+        read=pairs("INPUT=OUTPUT once for each input", str, first=True),
+        yaml="model",
+    )
+    pad_dims: str | Sequence[str] = option(
+        (),
+        "Inputs may be shorter along this dimension: filled up to the smallest variant, and outputs cut back.",
+        "NAME",
+        several=True,
+        yaml="model",
+    )
+    pad_values: Mapping[str, float] | None = option(
+        None,
+        "What an input is filled up with in place of zeros.",
+        "INPUT=VALUE",
+        several=True,
+        read=pairs("INPUT=VALUE once for each input, a number", number),
+        yaml="model",
+    )
+    bounds: Mapping[str, int] | None = option(
+        None,
+        "The most that a value of the model can be of which a size is made, where that depends on data: a run in which "
+        "it is more ends with an error.",
+        "NAME=N",
+        several=True,
+        read=pairs("NAME=N once for each value, a whole number from 1", bound),
+        yaml="model",
+    )
+    config: str | Path | Config | None = option(
+        None, "Stages and their parameters (default: default).", "NAME|FILE.yaml", yaml="model"
+    )
+    precision: str | None = option(
+        None,
+        "What contractions multiply; f16: short sums too, where the target computes in float16; int8: with "
+        "--calibrate; auto: bf16 but where f32 is needed, and int8 where --calibrate is given (default: the "
+        "configuration's, f32).",
+        doc="What contractions multiply: f32, bf16, f16, auto (bf16 where it pays and is near enough), or int8, which "
+        "`calibrate` or `choices` decide in detail. Default: as `config` says.",
+        kind=("f32", "bf16", "f16", "int8", "auto"),
+    )
+    database: str | Path | bool = option(
+        True,
+        "Of measurements (default: the user's own).",
+        "FILE",
+        Path,
+        doc="Of each kernel the schedule is taken that this database has measured to be the fastest for just this "
+        "target and version of modelc. True: the user's own; False: none.",
+        off="Neither read nor write measurements.",
+    )
+    progress: Progress | None = option(
+        None, doc="Is told each stage and what it is at, `progress(stage, text)`; an exception from it ends the call."
+    )
 
     @property
-    def flags(self) -> Flags:
-        """What is said of the model's inputs."""
-        return Flags(
+    def fixed(self) -> Inputs:
+        """What is said of the model's inputs. Raises InputError."""
+        return Inputs(
             shape_sets(self.shapes),
             dim_sizes(self.dims or {}),
             self.constants or {},
@@ -56,14 +189,13 @@ class Request:
     def settings(self, otherwise: Config | None = None) -> Config:
         """The configuration, in the precision that is asked for: `otherwise`, or the default, where none is named.
         Raises ConfigError."""
-        config = self.config
-        if config is None:
-            named = otherwise if otherwise is not None else load_config()
-        else:
-            named = config if isinstance(config, Config) else load_config(config)
+        from modelc.compile.config import Config, check_precision, load_config
+
+        config = self.config if self.config is not None else otherwise if otherwise is not None else "default"
+        named = config if isinstance(config, Config) else load_config(config)
         if self.precision is None:
             return named
-        if self.precision == INT8:  # but for what a Recipe has in float16
+        if self.precision == "int8":  # but for what a Recipe has in float16
             return named.allowing(precision="f32")
         return named.allowing(precision=check_precision(self.precision, "precision"))
 
@@ -74,42 +206,147 @@ class Request:
 
 @dataclass(frozen=True)
 class CompileRequest(Request):
-    """What modelc.compile is asked for, but for a calibration; it says what each field is. A `recipe` (modelc.quantize)
-    is a calibration's: the model is quantized by it first."""
+    """What modelc.compile is asked for."""
 
-    model: ModelSource
-    target: str | Path | Target | None = None
-    output: str | Path | None = None
-    threads: int | None = field(default=None, kw_only=True)
-    verify: bool = field(default=True, kw_only=True)
-    keep_unverified: bool = field(default=False, kw_only=True)
-    stop_after: str | None = field(default=None, kw_only=True)
-    dump_dir: str | Path | None = field(default=None, kw_only=True)
-    choices: str | Path | None = field(default=None, kw_only=True)
-    run_threads: int = field(default=1, kw_only=True)
-    prefix: str | None = field(default=None, kw_only=True)
-    emit: str | Sequence[str] = field(default=(), kw_only=True)
-    embed_params: bool = field(default=False, kw_only=True)
-    freestanding: bool = field(default=False, kw_only=True)
-    libc: str = field(default="", kw_only=True)
-    cc: str = field(default="", kw_only=True)
-    ar: str = field(default="", kw_only=True)
-    max_params: str = field(default="", kw_only=True)
-    max_arena: str = field(default="", kw_only=True)
-    max_library: str = field(default="", kw_only=True)
-    recipe: Recipe | None = field(default=None, kw_only=True)
-    emit_onnx: str | Path | None = field(default=None, kw_only=True)
-    weights: str | None = field(default=None, kw_only=True)
-    block: int | None = field(default=None, kw_only=True)
+    model: ModelSource = argument("A path, the bytes of an ONNX file, or an onnx.ModelProto.")
+    target: str | Path | Target | None = option(
+        None,
+        "The machine to compile for (default: native, this one); $MODELC_TARGET says another default.",
+        "NAME|FILE.yaml",
+        doc="What it is compiled for: a name of modelc.targets.names(), a .yaml file, or a Target. Default: this "
+        "machine.",
+        envvar="MODELC_TARGET",
+    )
+    output: str | Path | None = option(
+        None,
+        "Default: MODEL.modelc here, MODEL.TARGET.modelc with --target.",
+        "OUT.modelc",
+        Path,
+        doc="Where the package goes. Default: MODEL.modelc in the working folder, MODEL.TARGET.modelc where a target "
+        "is named; MODEL is `model` where the model is no file.",
+        flag="-o",
+    )
+    _: KW_ONLY
+    threads: int | None = option(None, "Kernels compiled at a time.", "N", THREADS)
+    verify: bool = option(
+        True,
+        "Do not compare with ONNX Runtime.",
+        doc="Whether kernels are judged and the package is compared with ONNX Runtime.",
+    )
+    keep_unverified: bool = option(False, "Leave the package even if verification fails.")
+    stop_after: str | None = option(
+        None,
+        "Go no further than this stage, and write no package before it.",
+        "STAGE",
+        doc="The last stage: import, simplify, partition, schedule, codegen, package or verify.",
+    )
+    dump_dir: str | Path | None = option(None, "Write the IR's text there.", "DIR", Path)
+    choices: str | Path | None = option(
+        None,
+        "Take what an earlier choices.json says.",
+        "FILE",
+        Path,
+        doc="The choices.json of an earlier package, or its folder. Target, shapes, constants and configuration are "
+        "as it says where nothing else is given, and the package is the same byte for byte. Of another model's, and "
+        "for other shapes, the schedules of the kernels that occur are taken.",
+        yaml="model",
+    )
+    run_threads: int = option(
+        1,
+        "Take measurements of kernels on so many threads (tune's --threads).",
+        "N",
+        THREADS,
+        doc="The threads on which kernels of `database` were measured.",
+    )
+    prefix: str | None = option(
+        None, "Begins the names of the library (default: the model's name).", "NAME", yaml="form"
+    )
+    emit: str | Sequence[str] = option(
+        (),
+        "Shared library (default), static one, object, Rust crate.",
+        "so,a,o,rust",
+        doc="What the code is in: so, a, o, rust, one or several. Default: so, or what the target's system loads.",
+        read=listed,
+        yaml="form",
+    )
+    embed_params: bool = option(False, "Put parameters into the library: no file is opened.", yaml="form")
+    freestanding: bool = option(False, "Need no C library, threads or files; memory is the caller's.", yaml="form")
+    libc: str = option("", "gnu, gnu.2.N, musl or none (default: the oldest gnu).", "LIBC", yaml="form")
+    cc: str = option("", "The C compiler for the target (default: $CC, or what is there).", "COMMAND")
+    ar: str = option("", "What makes static libraries.", "COMMAND")
+    max_params: str = option(
+        "",
+        "The most that parameters may take.",
+        "1.2x|4MB",
+        doc='The most that parameters may take, "4MB", or "1.2x", times those of the model.',
+        yaml="limits",
+    )
+    max_arena: str = option("", "The most that the arena may take.", "BYTES", yaml="limits")
+    max_library: str = option("", "The most that the file with the code may take.", "BYTES", yaml="limits")
+    recipe: Recipe | None = option(None, doc="How a model is quantized, as an earlier calibration found.")
+    emit_onnx: str | Path | None = option(
+        None, "Also write the quantized model, for other engines: layers in float16 are float32 in it.", "Q.onnx", Path
+    )
+    weights: str | None = option(
+        None,
+        "Store the weights of MatMul and Gemm in 4 bits by block, and multiply them by activations in int8 by block "
+        "(int4), or in float32 (int4-float).",
+        doc="int4 or int4-float: the weights of matrix products have 4 bits, and are multiplied by activations in "
+        "int8 by block, or in float32.",
+        kind=("int4", "int4-float"),
+        yaml="model",
+    )
+    block: int | None = option(
+        None,
+        "How many weights of 4 bits have one scale, for --weights (default: 32).",
+        "N",
+        ("16", "32", "64", "128", "256"),
+        doc="How many weights of 4 bits have one scale. Default: 32.",
+        read=int,
+        yaml="model",
+    )
+    calibrate: str | Path | None = option(
+        None,
+        "Samples by which the model is quantized: arrays with a leading axis of samples, or a file for each. For "
+        "--precision int8 or auto.",
+        "DATA.npz|FOLDER",
+        Path,
+        yaml="model",
+    )
+    metric: str | Metric | None = option(
+        None,
+        "What the drop is measured by: a function of the outputs and of the sample, arrays by name, more for better "
+        "(default: classes that agree, or the relative error). The file is executed.",
+        "FILE.py:FUNCTION",
+        doc="A function `metric(outputs, sample)`, which scores a model's outputs: larger is better. Both arguments "
+        "map names to arrays; the sample has the labels of the data, too. Or FILE.py:FUNCTION; the file is executed. "
+        "Default: the share of agreeing classes, or the relative error.",
+        yaml="model",
+    )
+    max_drop: float | None = option(
+        None,
+        "How much worse than the float model outputs may be on samples that are held back: 1% (the default), 0.005.",
+        "SHARE",
+        doc="How much worse than the float model outputs may be on samples that are held back, as a share from 0 to 1. "
+        "Default: 0.01.",
+        read=share,
+    )
 
     def __post_init__(self) -> None:
         if self.stop_after is not None and self.stop_after not in STAGES:
             raise ConfigError(f"there is no stage {self.stop_after!r}; the stages are {', '.join(STAGES)}")
         if self.choices is not None and not isinstance(self.database, bool):
             raise ConfigError(f"{self.choices} says what is taken: give either choices or a database")
+        for name in ("metric", "max_drop") if self.calibrate is None else ():
+            if (given := getattr(self, name)) is not None:
+                raise ConfigError(f"{name} is {given!r}, which judges a calibration: give calibrate too, its samples")
+        if self.max_drop is not None and not 0 <= self.max_drop <= 1:
+            raise ConfigError(f"the greatest drop is {self.max_drop}; expected a share from 0 to 1, such as 1% or 0.01")
 
     def form(self, triple: str) -> Form:
         """What the package for a triple is made as. Raises PackageError for what makes no sense."""
+        from modelc.package.form import Form
+
         asked = (self.prefix, several(self.emit), self.embed_params, self.freestanding, self.libc, self.cc, self.ar)
         return Form.of(self.path.stem, *asked, triple)
 
@@ -142,6 +379,37 @@ def several(names: str | Sequence[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
+def shape_sets(given: GivenShapes | Sequence[GivenShapes]) -> tuple[Shapes, ...]:
+    """Sets of shapes, a variant each: what was given is one, or several. Raises InputError."""
+    several = (given,) if isinstance(given, Mapping) else given
+    try:
+        return tuple({name: tuple(map(index, shape)) for name, shape in one.items()} for one in several)
+    except (TypeError, AttributeError):
+        raise InputError(
+            f"shapes is {str(given)[:200]}; expected whole numbers by input, such as {{'x': (1, 3, 224, 224)}}, or a "
+            "list of such, each of which makes a variant"
+        ) from None
+
+
+def dim_sizes(given: Mapping[str, int | Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """Numbers for free dimensions by name. Raises InputError."""
+    try:
+        return {name: (index(n),) if hasattr(n, "__index__") else tuple(map(index, n)) for name, n in given.items()}
+    except (TypeError, AttributeError):
+        raise InputError(
+            f"dims is {str(given)[:200]}; expected a whole number for each dimension, such as {{'batch': 8}}, or "
+            "several, each of which makes a variant"
+        ) from None
+
+
 def named_target(target: str | Path | Target | None) -> Target | None:
     """The target of that name or file, if one is given. Raises TargetError."""
+    from modelc.target import load_target
+
     return load_target(target) if isinstance(target, str | Path) else target
+
+
+def keys_of_yaml(section: str) -> dict[str, str]:
+    """The keys that a section of a model of modelc.yaml has, each with the field of a CompileRequest that it fills."""
+    rows = [row for row in fields(CompileRequest) if row.metadata["option"].yaml == section]
+    return {row.name.removeprefix("max_" * (section == "limits")).replace("_", "-"): row.name for row in rows}

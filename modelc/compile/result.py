@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from modelc.database.consulted import Consulted
+from modelc.database.recorded import Consulted
 from modelc.errors import PackageError
 from modelc.frontend.quantize.packing import Packing
 from modelc.frontend.quantize.recipe import Recipe

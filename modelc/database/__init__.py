@@ -6,15 +6,14 @@ whole.py      a network with what was found for its Tasks, timed beside the one 
 file.py       opening a file that may be anything, making a new one, what SQLite's errors mean
 store.py      the database: adding, listing, counting, removing
 compare.py    records of one Task on one scale, and the best of them
-consulted.py  what was asked of it, and whether the answers are still the same
-recorded.py   what compiling takes from it
+recorded.py   what compiling takes from it, what it asked, and whether the answers are still the same
 summary.py    what is in it, Task by Task
 exchange.py   JSON lines out and in
 verbs.py      what users do with a database
 """
 
 from modelc.database.record import Conditions, Record
-from modelc.database.store import Database, database_for, default_place, records
+from modelc.database.store import Database, database_for, default_place
 from modelc.database.verbs import export, import_, merge, prune, show
 from modelc.database.version import code_version
 
@@ -29,6 +28,5 @@ __all__ = [
     "import_",
     "merge",
     "prune",
-    "records",
     "show",
 ]

@@ -40,15 +40,20 @@ def apart(records: Sequence[Record], anchor: str) -> list[Record]:
     ]
 
 
+def untuned_key(records: Sequence[Record]) -> str:
+    """The key of the Candidate that the Task of records has without tuning, as the last of them says; none: nothing."""
+    return next((record.key for record in reversed(records) if record.untuned), "")
+
+
 def fastest(records: Sequence[Record]) -> Record | None:
     """The record of the fastest Candidate, if it is known to be faster than what the Task has without tuning; of
     records of one Task under equal conditions."""
-    untuned = [record.key for record in records if record.untuned]
-    scaled = comparable(records, untuned[-1]) if untuned else {}
+    untuned = untuned_key(records)
+    scaled = comparable(records, untuned)
     if not scaled:
         return None
     record, measurement = min(scaled.values(), key=lambda pair: pair[1].relative)
-    return record if measurement.faster(scaled[untuned[-1]][1]) else None
+    return record if measurement.faster(scaled[untuned][1]) else None
 
 
 def _groups(records: Sequence[Record]) -> list[dict[str, Record]]:

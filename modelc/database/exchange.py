@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,7 +19,6 @@ from modelc.database.record import LONGEST, Record, parsed
 from modelc.database.store import Database, checked_task
 from modelc.database.whole import Whole
 from modelc.errors import DatabaseError
-from modelc.ir.block import Task
 
 FORMAT = 3
 LONGEST_LINE = 4 * LONGEST  # bytes
@@ -60,13 +59,25 @@ def imported(database: Database, lines: Iterable[str | bytes], source: str) -> T
     _check_first(next(stream, (1, ""))[1], source)
     for number, line in stream:
         place = f"{source}, line {number}"
-        entry = _read(line, place)
+        with _refusing(f"{place} is not JSON: "):
+            entry = parsed(_text(line))
+        if not isinstance(entry, dict) or set(entry) not in ({"task", "text"}, {"record"}, {"whole"}):
+            raise DatabaseError(f"{place} is neither a task with its text nor a record nor a whole")
         if "record" in entry:
-            records.append(_record(entry, tasks, place))
+            with _refusing(f"{place} is no record: "):
+                record = Record.from_json(entry["record"])
+                _ = record.candidate
+            if record.task not in tasks:
+                raise DatabaseError(
+                    f"{place} is a record of the task {record.task}, of which no line before says what it is"
+                )
+            records.append(record)
         elif "whole" in entry:
-            wholes.append(_whole(entry, place))
+            with _refusing(f"{place} is no whole: "):
+                wholes.append(Whole.from_json(entry["whole"]))
         else:
-            tasks[str(entry["task"])] = str(_task(entry, place))
+            with _refusing(f"{place}: "):
+                tasks[str(entry["task"])] = str(checked_task(entry["task"], entry["text"]))
     used = {record.task: tasks[record.task] for record in records}
     with database.changing():
         database.put_wholes(wholes)
@@ -97,39 +108,13 @@ def _check_first(line: str | bytes, source: str) -> None:
     raise DatabaseError(f"{source} holds no records: its first line is not {_line({'modelc_records': FORMAT})}")
 
 
-def _read(line: str | bytes, place: str) -> dict[str, Any]:
+@contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """Makes a sentence of a ValueError."""
     try:
-        entry = parsed(_text(line))
+        yield
     except ValueError as wrong:
-        raise DatabaseError(f"{place} is not JSON: {str(wrong)[:200]}") from None
-    if not isinstance(entry, dict) or set(entry) not in ({"task", "text"}, {"record"}, {"whole"}):
-        raise DatabaseError(f"{place} is neither a task with its text nor a record nor a whole")
-    return entry
-
-
-def _task(entry: dict[str, Any], place: str) -> Task:
-    try:
-        return checked_task(entry["task"], entry["text"])
-    except ValueError as wrong:
-        raise DatabaseError(f"{place}: {wrong}") from None
-
-
-def _record(entry: dict[str, Any], tasks: dict[str, str], place: str) -> Record:
-    try:
-        record = Record.from_json(entry["record"])
-        _ = record.candidate
-    except ValueError as wrong:
-        raise DatabaseError(f"{place} is no record: {str(wrong)[:300]}") from None
-    if record.task not in tasks:
-        raise DatabaseError(f"{place} is a record of the task {record.task}, of which no line before says what it is")
-    return record
-
-
-def _whole(entry: dict[str, Any], place: str) -> Whole:
-    try:
-        return Whole.from_json(entry["whole"])
-    except ValueError as wrong:
-        raise DatabaseError(f"{place} is no whole: {str(wrong)[:300]}") from None
+        raise DatabaseError(f"{what}{str(wrong)[:300]}") from None
 
 
 def _text(line: str | bytes) -> str:

@@ -1,12 +1,16 @@
-"""What a database says of the Tasks of one compilation."""
+"""What a database says of the Tasks of one compilation, and what was asked of it, so that it can be said later whether
+the answers are still the same."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from modelc.database.compare import comparable, fastest
-from modelc.database.consulted import Consulted
 from modelc.database.record import Conditions, constants_in
 from modelc.database.store import Database
 from modelc.database.version import code_version
@@ -16,6 +20,33 @@ from modelc.ir.candidate import Candidate
 from modelc.measure.measurement import Measurement
 from modelc.policy import Policy
 from modelc.target import Target
+
+
+@dataclass
+class Consulted:
+    """Of Tasks, by their hash, the fastest record under which conditions; of networks, what they took in the end."""
+
+    tasks: dict[str, Conditions] = field(default_factory=dict)
+    networks: set[str] = field(default_factory=set)
+
+    def answers(self, database: Database) -> str:
+        """A digest of what the database says to all of it. Raises DatabaseError."""
+        records = {key: fastest(list(database.records(key, asked))) for key, asked in self.tasks.items()}
+        settled = {key: next(database.wholes(key), None) for key in self.networks}
+        said = [
+            {key: record.key for key, record in records.items() if record is not None},
+            {key: [dict(whole.taken), whole.gained] for key, whole in settled.items() if whole is not None},
+        ]
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        tasks = {key: asdict(asked) for key, asked in self.tasks.items()}
+        return {"tasks": tasks, "networks": sorted(self.networks)}
+
+    @staticmethod
+    def from_json(tree: Mapping[str, Any]) -> Consulted:
+        """Raises KeyError, TypeError where it is none."""
+        return Consulted({key: Conditions(**asked) for key, asked in tree["tasks"].items()}, set(tree["networks"]))
 
 
 @dataclass
@@ -78,7 +109,10 @@ class Recorded:
         self.candidates.clear()
         if settled.gained:
             for key in settled.taken.keys() & tasks.keys():
-                self._take(key, settled.taken[key], self._conditions(tasks[key], policy, cold_bytes))
+                records = self.database.records(key, self._conditions(tasks[key], policy, cold_bytes))
+                record = next((record for record in records if record.key == settled.taken[key]), None)
+                if record is not None and (candidate := self.database.candidate(record)) is not None:
+                    self.candidates[key] = candidate
         elif faster:
             together = "among its neighbours none of it was faster"
             if settled.taken:
@@ -87,13 +121,6 @@ class Recorded:
                     f"{1e3 * settled.untuned_seconds:.3f} ms without, by turns"
                 )
             self.note = f"what was measured to be faster for {len(faster)} tasks is not taken: {together}"
-
-    def _take(self, task: str, key: str, conditions: Conditions) -> None:
-        """The Candidate of that key, where a record of it is still there."""
-        record = next((record for record in self.database.records(task, conditions) if record.key == key), None)
-        candidate = None if record is None else self.database.candidate(record)
-        if candidate is not None:
-            self.candidates[task] = candidate
 
     def _conditions(self, task: Task, policy: Policy, cold_bytes: int) -> Conditions:
         return Conditions.of(task, self.target, code_version(self.target), self.threads, cold_bytes, policy)
@@ -105,9 +132,8 @@ class Recorded:
 
     def settle(
         self, network: str, taken: Mapping[str, Candidate], untuned_seconds: float, tuned_seconds: float
-    ) -> Whole:
+    ) -> None:
         """Writes down what a network took, and its time beside the one without."""
         keys, version = {key: candidate.key for key, candidate in taken.items()}, code_version(self.target)
-        whole = Whole.of(network, self.target.key, version, keys, untuned_seconds, tuned_seconds)
-        self.database.settle(whole)
-        return whole
+        seconds = untuned_seconds, tuned_seconds
+        self.database.settle(Whole(network, self.target.key, version, keys, *seconds, time.time()))

@@ -5,37 +5,34 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from modelc.database.file import SCHEMA, Damaged, explaining, opened, set_aside
-from modelc.database.record import LONGEST, Conditions, Record, parsed
+from modelc.database.record import LONGEST, MEASUREMENT, RECORD, Conditions, Record, parsed
 from modelc.database.whole import Whole
 from modelc.errors import DatabaseError
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.text import parse_task
-from modelc.measure.measurement import Measurement
 from modelc.scratch import user_cache
 
-CONDITIONS = tuple(field.name for field in fields(Conditions))
-MEASUREMENT = tuple(field.name for field in fields(Measurement))
-COLUMNS = ("task", *CONDITIONS, "candidate", "key", "untuned", "sketch", "knobs", *MEASUREMENT, "measured_at")
-_INSERT = f"INSERT OR IGNORE INTO records ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
-_SELECT = ", ".join(f"substr({name}, 1, {LONGEST + 1})" if name == "candidate" else name for name in COLUMNS)
-WHOLE = tuple(field.name for field in fields(Whole))
-_WHOLES = ", ".join(f"substr({name}, 1, {LONGEST + 1})" if name == "taken" else name for name in WHOLE)
-_LATER = ", ".join(f"{name} = excluded.{name}" for name in WHOLE)
+JSON = {"candidate", "knobs", "taken"}  # columns
+COLUMNS = {  # of each table, but for a record's number
+    "records": (*(name for name in RECORD if name != "measurement"), *MEASUREMENT),
+    "wholes": tuple(field.name for field in fields(Whole)),
+}
 _OWN_KEY = {"records": "number", "tasks": "hash", "wholes": "network"}  # by which a row of a table is called
-_SETTLE = (
-    f"INSERT INTO wholes ({', '.join(WHOLE)}) VALUES ({', '.join('?' * len(WHOLE))}) "
-    f"ON CONFLICT (network) DO UPDATE SET {_LATER} WHERE excluded.measured_at > measured_at"
-)
+_LATER = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS["wholes"])
+_CONFLICT = {
+    "records": "DO NOTHING",
+    "wholes": f"(network) DO UPDATE SET {_LATER} WHERE excluded.measured_at > measured_at",
+}
 
 T = TypeVar("T")
 
@@ -89,7 +86,7 @@ class Database:
         """Adds the texts of Tasks by hash and records of them, within changing(); returns how many records are new."""
         self._connection.executemany("INSERT OR IGNORE INTO tasks VALUES (?, ?)", tasks.items())
         before = self._connection.total_changes
-        self._connection.executemany(_INSERT, map(_row, records))
+        self._insert("records", map(_fields_of, records))
         return self._connection.total_changes - before
 
     def settle(self, *wholes: Whole) -> None:
@@ -99,7 +96,15 @@ class Database:
 
     def put_wholes(self, wholes: Sequence[Whole]) -> None:
         """The same within changing()."""
-        self._connection.executemany(_SETTLE, map(_whole_row, wholes))
+        self._insert("wholes", map(asdict, wholes))
+
+    def _insert(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        columns = COLUMNS[table]
+        names, marks = ", ".join(columns), ", ".join("?" * len(columns))
+        self._connection.executemany(
+            f"INSERT INTO {table} ({names}) VALUES ({marks}) ON CONFLICT {_CONFLICT[table]}",
+            ([_text_of(row[name]) if name in JSON else row[name] for name in columns] for row in rows),
+        )
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -125,21 +130,23 @@ class Database:
     ) -> Iterator[Record]:
         """Records in the order in which they came: of the Task with the hash `task`, of exactly these `conditions`, or
         of a target or version."""
-        where = {"task": task, "target": target, "version": version}
-        if conditions is not None:
-            where |= {name: getattr(conditions, name) for name in CONDITIONS}
-        clause, values = _where({name: value for name, value in where.items() if value is not None})
+        exactly = {} if conditions is None else asdict(conditions)
+        return self._entries("records", _record, {"task": task, "target": target, "version": version} | exactly)
+
+    def _entries(self, table: str, entry_of: Callable[[Sequence[Any]], T], wanted: Mapping[str, object]) -> Iterator[T]:
+        """What rows say, but for damaged ones; None is whatever there is."""
+        columns = [f"substr({name}, 1, {LONGEST + 1})" if name in JSON else name for name in COLUMNS[table]]
+        clause, values = _where(wanted)
+        select = f"SELECT {_OWN_KEY[table]}, {', '.join(columns)} FROM {table}{clause} ORDER BY {_OWN_KEY[table]}"
         with explaining(self.path):
-            for number, *row in self._connection.execute(
-                f"SELECT number, {_SELECT} FROM records{clause} ORDER BY number", values
-            ):
-                record = self._read("records", number, partial(_record, row))
-                if record is not None:
-                    yield record
+            for key, *row in self._connection.execute(select, values):
+                entry = self._read(table, key, partial(entry_of, row))
+                if entry is not None:
+                    yield entry
 
     def count(self, task: str, conditions: Conditions) -> int:
         """How many records of that Task were made under just these conditions."""
-        clause, values = _where({"task": task} | {name: getattr(conditions, name) for name in CONDITIONS})
+        clause, values = _where({"task": task} | asdict(conditions))
         return int(self._scalar(f"SELECT count(*) FROM records{clause}", values))
 
     def others(self, task: str, conditions: Conditions) -> int:
@@ -169,14 +176,7 @@ class Database:
         self, network: str | None = None, target: str | None = None, version: str | None = None
     ) -> Iterator[Whole]:
         """Of one network_of(), of a target, of a version."""
-        where = {"network": network, "target": target, "version": version}
-        clause, values = _where({name: value for name, value in where.items() if value is not None})
-        with explaining(self.path):
-            rows = self._connection.execute(f"SELECT {_WHOLES} FROM wholes{clause} ORDER BY network", values)
-            for row in rows:
-                whole = self._read("wholes", row[0], partial(_whole, row))
-                if whole is not None:
-                    yield whole
+        return self._entries("wholes", _whole, {"network": network, "target": target, "version": version})
 
     def counts(self) -> list[Count]:
         """One for each target, version and number of threads, the latest first."""
@@ -282,16 +282,6 @@ def database_for(given: str | Path | bool, write: bool) -> tuple[Database | None
     return (Database(path, write) if write or os.path.lexists(path) else None), note
 
 
-def records(path: str | Path, target: str, version: str) -> Iterator[tuple[Task, list[Record]]]:
-    """What a database knows of one target and version of the code, Task by Task: what a cost is learned from."""
-    with Database(path, write=False) as database:
-        for key in database.tasks():
-            listed = list(database.records(key, target=target, version=version))
-            task = database.task(key) if listed else None
-            if task is not None:
-                yield task, listed
-
-
 def checked_task(key: str, text: object) -> Task:
     """The Task that `text` says, if it has the hash `key`. Raises ValueError."""
     try:
@@ -314,45 +304,38 @@ def _text(data: bytes) -> str | bytes:
         return data
 
 
+def _fields_of(record: Record) -> dict[str, Any]:
+    data = record.to_json()
+    measurement: dict[str, Any] = data.pop("measurement")
+    return data | measurement
+
+
 def _record(row: Sequence[Any]) -> Record:
-    """What _row() gives. Raises ValueError."""
-    data = dict(zip(COLUMNS, row, strict=True))
-    for name in ("candidate", "knobs"):
-        data[name] = _parsed(name, data[name])
+    data = _cells("records", row)
     data["untuned"] = {0: False, 1: True}.get(data["untuned"])
     data["measurement"] = {name: data.pop(name) for name in MEASUREMENT}
     return Record.from_json(data)
 
 
 def _whole(row: Sequence[Any]) -> Whole:
-    """What _whole_row() gives. Raises ValueError."""
-    data = dict(zip(WHOLE, row, strict=True))
-    return Whole.from_json(data | {"taken": _parsed("taken", data["taken"])})
+    return Whole.from_json(_cells("wholes", row))
 
 
-def _parsed(name: str, text: object) -> Any:
-    if not isinstance(text, str) or len(text) > LONGEST:
-        raise ValueError(f"its {name} is no text of at most {LONGEST} characters")
-    return parsed(text)
+def _cells(table: str, row: Sequence[Any]) -> dict[str, Any]:
+    """A row by its columns. Raises ValueError."""
+    cells = dict(zip(COLUMNS[table], row, strict=True))
+    for name in JSON & cells.keys():
+        if not isinstance(cells[name], str) or len(cells[name]) > LONGEST:
+            raise ValueError(f"its {name} is no text of at most {LONGEST} characters")
+        cells[name] = parsed(cells[name])
+    return cells
 
 
-def _row(record: Record) -> tuple[object, ...]:
-    conditions = [getattr(record.conditions, name) for name in CONDITIONS]
-    measurement = [getattr(record.measurement, name) for name in MEASUREMENT]
-    knobs = json.dumps(dict(record.knobs), separators=(",", ":"))
-    point = record.untuned, record.sketch, knobs
-    return (record.task, *conditions, record.text, record.key, *point, *measurement, record.measured_at)
+def _text_of(data: object) -> str:
+    return json.dumps(data, separators=(",", ":"))
 
 
-def _whole_row(whole: Whole) -> list[object]:
-    data = whole.to_json()
-    return [json.dumps(data[name], separators=(",", ":")) if name == "taken" else data[name] for name in WHOLE]
-
-
-def _where(given: Mapping[str, object]) -> tuple[str, list[object]]:
-    assert set(given) <= {*COLUMNS, *WHOLE}
+def _where(wanted: Mapping[str, object]) -> tuple[str, list[object]]:
+    given = {name: value for name, value in wanted.items() if value is not None}
     clause = " AND ".join(f"{name} = ?" for name in given)
     return f" WHERE {clause}" if clause else "", list(given.values())
-
-
-__all__ = ["Count", "Database", "checked_task", "default_place", "records"]

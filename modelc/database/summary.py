@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from modelc.database.compare import comparable
+from modelc.database.compare import comparable, untuned_key
 from modelc.database.record import Conditions, Record
 from modelc.database.store import Database
 
@@ -37,9 +37,9 @@ def lines(database: Database, target: str | None = None) -> Iterator[Line]:
             continue
         outputs = ", ".join(str(task.buffer(name)).partition(": ")[2] for name in task.outputs)
         for conditions, records in groups.items():
-            untuned = [record.key for record in records if record.untuned]
-            scaled = comparable(records, untuned[-1]) if untuned else {}
+            untuned = untuned_key(records)
+            scaled = comparable(records, untuned)
             times = [measurement.seconds for _, measurement in scaled.values()]
-            first = scaled[untuned[-1]][1].seconds if scaled else 0.0
+            first = scaled[untuned][1].seconds if scaled else 0.0
             failures = sum(not record.measurement.ok for record in records)
             yield Line(key, outputs, conditions, len(records), failures, first, min(times, default=0.0))

@@ -32,7 +32,6 @@ DECIDING = (  # what a kernel depends on, and how it is timed; not what proposes
     "package/form.py",
     "package/header.py",
     "package/link.py",
-    "package/loader.py",
     "package/sources.py",
     "package/stubs.py",
     "package/toolchain.py",

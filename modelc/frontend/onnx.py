@@ -1,7 +1,7 @@
 """ONNX -> Graph: `import_model` specialises a model to static shapes.
 
 Nodes are taken in topological order with everything before them known: dtypes, static shapes, and the data of all that
-depends on constants and shapes alone. Such nodes are computed on the spot; the others are normalised (normalise.py),
+depends on constants and shapes alone. Such nodes are computed on the spot; the others are normalised (operators/),
 or replaced by the body that the model or ONNX gives for them, and inferred by the operator library.
 """
 
@@ -39,9 +39,10 @@ from modelc.frontend.load.attributes import attributes, resolved
 from modelc.frontend.load.importing import Importing, Scope, Unsupported
 from modelc.frontend.load.read import read_model
 from modelc.frontend.load.types import check_node
-from modelc.frontend.operators.counted import RULES, numbers_of, touched
-from modelc.frontend.operators.normalise import NORMALISERS, Normaliser, plain
+from modelc.frontend.operators.counted import numbers_of, touched
+from modelc.frontend.operators.form import Normaliser, plain
 from modelc.frontend.operators.random import refuse_inner
+from modelc.frontend.operators.table import FORMS
 from modelc.frontend.steering.specialise import check_declared, fix_constants, input_values
 from modelc.frontend.steering.uses import Uses, advised
 from modelc.frontend.witness.restated import restated
@@ -195,11 +196,11 @@ class Importer(Importing):
         check_node(proto, scope.versions, values, f"node {node.name!r} ({node.op})")
         if numbers is not None:
             b.sizes.elements[node.outputs[0]] = numbers
-        rules = RULES if sized else {}
         if (node.domain, node.op) in OTHER_DOMAINS:
             OTHER_DOMAINS[node.domain, node.op](b, node)
         elif importable(node.op, node.domain, node.version):
-            normalise = rules.get(node.op) or NORMALISERS.get(node.op, plain) if node.domain == "" else plain
+            form = FORMS.get(node.op) if node.domain == "" else None
+            normalise = (sized and form.counted) or form.known if form is not None else plain
             if sized or not self._fold(node, normalise):
                 normalise(b, node)
         else:

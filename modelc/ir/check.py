@@ -8,7 +8,9 @@ from typing import NoReturn
 
 from modelc.errors import InvalidIR
 from modelc.ir.affine import bounds
+from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, OpaqueBlock
 from modelc.ir.expr import DTYPES, FLOATS, INTEGERS, Const, Expr, Load, Op, Var, loads, op, show, variables
+from modelc.ir.nest import Leaf
 from modelc.ir.points import TooLarge, image
 from modelc.ir.scalar import OPERATIONS
 
@@ -55,6 +57,30 @@ def typed(e: Expr, iterators: Collection[str], stored: Stored, where: str) -> st
     if kinds[0] not in OPERANDS.get(operation.takes, kinds):
         fail(where, f"{show(e)} takes {', '.join(OPERANDS[operation.takes])}, found {kinds[0]}")
     return "bool" if operation.result == "bool" else kinds[0]
+
+
+def uses(block: AnyBlock) -> tuple[list[str], list[str]]:
+    """The names of the buffers that a Block reads and writes."""
+    if isinstance(block, OpaqueBlock):
+        return list(block.inputs), list(block.outputs)
+    return [r.buffer for r in block.reads], [w.buffer for w in block.writes]
+
+
+def statements(leaf: Block | Leaf, iterators: Collection[str], stored: Stored, where: str) -> None:
+    """Checks the aggregation of a Block or Leaf, its conditions, and that what it writes is of the buffers' dtypes."""
+    if leaf.aggregation not in AGGREGATIONS:
+        fail(where, f"unknown aggregation {leaf.aggregation!r}; known are {', '.join(AGGREGATIONS)}")
+    arity, writes, values = AGGREGATIONS[leaf.aggregation].arity, len(leaf.writes), len(leaf.body)
+    maps = leaf.aggregation == "assign" and writes == values >= 1  # a map may write several
+    if not maps and (writes, values) != (arity, arity):
+        fail(where, f"{leaf.aggregation} has {arity} writes, found {writes} for {values} values")
+    for condition in leaf.where:
+        if (dtype := typed(condition, iterators, stored, where)) != "bool":
+            fail(where, f"condition {show(condition)} is {dtype}, expected bool")
+    for write, value in zip(leaf.writes, leaf.body, strict=True):
+        kept, dtype = typed(write, iterators, stored, where), typed(value, iterators, stored, where)
+        if kept != dtype:
+            fail(where, f"{dtype} is written to {write.buffer}, which is {kept}")
 
 
 def accesses(e: Expr, guards: tuple[Expr, ...] = ()) -> Iterator[tuple[Load, tuple[Expr, ...]]]:

@@ -38,13 +38,14 @@ DTYPES: dict[str, np.dtype[Any]] = {
 class _Arithmetic:
     """Python's operators on expressions; numbers on the right or left become constants of the other side's kind.
 
-    Expressions never change: what was found out about one is kept with it (hash, linear form, what is in it)."""
+    Expressions never change: what was found out about one is kept with it (hash, linear form, order, what is in it)."""
 
-    __slots__ = ("_hash", "_linear", "_loads", "_operations", "_variables")
+    __slots__ = ("_hash", "_linear", "_loads", "_operations", "_order", "_variables")
     _hash: int
     _linear: Any  # of affine.py
     _loads: tuple[Load, ...]
     _operations: frozenset[str]
+    _order: Any  # of interpret.py
     _variables: frozenset[str]
 
     def __add__(self, other: Operand) -> Expr:
@@ -77,12 +78,19 @@ class _Arithmetic:
     def __neg__(self) -> Expr:
         return op("neg", self)
 
+    def __str__(self) -> str:
+        return show(self)  # type: ignore[arg-type]
 
-def _kept_hash(e: Const | Load | Op) -> int:
+
+def _kept_hash(e: Any) -> int:
+    """The hash of a Const, a Load or an Op: of what equal ones have alike."""
     try:
-        return e._hash
+        return e._hash  # type: ignore[no-any-return]
     except AttributeError:
-        code = hash(e.content())
+        if isinstance(e, Const):
+            code = hash((repr(e.value), e.dtype))
+        else:
+            code = hash((e.buffer, e.indices) if isinstance(e, Load) else (e.name, e.args, e.dtype))
         object.__setattr__(e, "_hash", code)
         return code
 
@@ -90,9 +98,6 @@ def _kept_hash(e: Const | Load | Op) -> int:
 @dataclass(frozen=True, slots=True)
 class Var(_Arithmetic):
     name: str
-
-    def __str__(self) -> str:
-        return show(self)
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -113,9 +118,6 @@ class Const(_Arithmetic):
                 raise ValueError(f"{self.value!r} is no constant of {self.dtype}; say const({self.value!r}, dtype)")
             object.__setattr__(self, "value", value)
 
-    def __str__(self) -> str:
-        return show(self)
-
     def __eq__(self, other: object) -> bool:
         """Equal values of equal dtype; NaN equals NaN, and -0.0 differs from 0.0 (they print apart)."""
         if not isinstance(other, Const) or self.dtype != other.dtype:
@@ -124,12 +126,7 @@ class Const(_Arithmetic):
             return repr(self.value) == repr(other.value)
         return self.value == other.value
 
-    def __hash__(self) -> int:
-        return _kept_hash(self)
-
-    def content(self) -> tuple[object, ...]:
-        """What equal ones have alike."""
-        return repr(self.value), self.dtype
+    __hash__ = _kept_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +134,7 @@ class Load(_Arithmetic):
     buffer: str
     indices: tuple[Expr, ...]
 
-    def __str__(self) -> str:
-        return show(self)
-
-    def __hash__(self) -> int:
-        return _kept_hash(self)
-
-    def content(self) -> tuple[object, ...]:
-        return self.buffer, self.indices
+    __hash__ = _kept_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +143,7 @@ class Op(_Arithmetic):
     args: tuple[Expr, ...]
     dtype: str | None = None
 
-    def __str__(self) -> str:
-        return show(self)
-
-    def __hash__(self) -> int:
-        return _kept_hash(self)
-
-    def content(self) -> tuple[object, ...]:
-        return self.name, self.args, self.dtype
+    __hash__ = _kept_hash
 
 
 Expr = Var | Const | Load | Op

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+from functools import reduce
 
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var
 from modelc.ir.scalar import OPERATIONS
@@ -13,7 +14,7 @@ _BINARY: dict[type, str] = {
     ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne",
     ast.And: "and", ast.Or: "or",
 }  # fmt: skip
-_NUMBERS = {"inf": math.inf, "nan": math.nan, "True": True, "False": False}
+NUMBERS = {"inf": math.inf, "nan": math.nan}  # that are names to Python's parser
 
 
 class ExprSyntaxError(ValueError):
@@ -22,20 +23,21 @@ class ExprSyntaxError(ValueError):
 
 def parse(text: str) -> Expr:
     """Reads what show() prints. Raises ExprSyntaxError, naming the part that is not understood."""
-    try:
-        return expression(ast.parse(text.strip(), mode="eval").body)
-    except SyntaxError as error:
-        raise ExprSyntaxError(f"not an expression: {text!r} ({error.msg})") from None
+    return expression(_syntax(text, "an expression"))
 
 
 def parse_conditions(text: str) -> tuple[Expr, ...]:
     """Reads what show_conditions() prints."""
-    try:
-        node = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError as error:
-        raise ExprSyntaxError(f"not a condition: {text!r} ({error.msg})") from None
+    node = _syntax(text, "a condition")
     parts = node.values if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) else [node]
     return tuple(expression(p) for p in parts)
+
+
+def _syntax(text: str, expected: str) -> ast.expr:
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise ExprSyntaxError(f"not {expected}: {text!r} ({error.msg})") from None
 
 
 def _literal(node: ast.expr) -> float | int | bool | None:
@@ -44,12 +46,12 @@ def _literal(node: ast.expr) -> float | int | bool | None:
         return None if value is None else -value
     if isinstance(node, ast.Constant) and isinstance(node.value, (int, float, bool)):
         return node.value
-    return _NUMBERS.get(node.id) if isinstance(node, ast.Name) else None
+    return NUMBERS.get(node.id) if isinstance(node, ast.Name) else None
 
 
 def expression(node: ast.expr) -> Expr:
     """One node of Python's syntax tree as an expression. Raises ExprSyntaxError."""
-    if isinstance(node, ast.Name) and node.id not in _NUMBERS:
+    if isinstance(node, ast.Name) and node.id not in NUMBERS:
         return Var(node.id)
     literal = _literal(node)
     if literal is not None:
@@ -57,11 +59,7 @@ def expression(node: ast.expr) -> Expr:
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
         return Op(_BINARY[type(node.op)], (expression(node.left), expression(node.right)))
     if isinstance(node, ast.BoolOp):
-        parts = [expression(v) for v in node.values]
-        result = parts[0]
-        for part in parts[1:]:
-            result = Op(_BINARY[type(node.op)], (result, part))
-        return result
+        return reduce(lambda a, b: Op(_BINARY[type(node.op)], (a, b)), map(expression, node.values))
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _BINARY:
         return Op(_BINARY[type(node.ops[0])], (expression(node.left), expression(node.comparators[0])))
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):

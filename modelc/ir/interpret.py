@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from itertools import product
 from math import prod
-from typing import Any
+from operator import is_
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from modelc.ir.arithmetic import converted
-from modelc.ir.block import AGGREGATIONS, Block, Iter, OpaqueBlock, Task
+from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, Iter, OpaqueBlock
 from modelc.ir.expr import (
     DTYPES,
     FLOATS,
@@ -33,6 +34,7 @@ from modelc.ir.nest import Alloc, Branch, Call, For, Leaf, Nest, Prefetch, Regio
 from modelc.ir.scalar import OPERATIONS
 
 Array = NDArray[Any]
+T = TypeVar("T")
 Buffers = MutableMapping[str, Array]
 Meaning = Callable[..., tuple[Array, ...]]
 Env = Mapping[str, Array]
@@ -41,59 +43,101 @@ DENSE = 8  # numbers for each that occurs among them, up to which a table of all
 
 
 @np.errstate(all="ignore")
-def evaluate(e: Expr, env: Env, buffers: Mapping[str, Array], shared: dict[Expr, Array | None] | None = None) -> Array:
-    """The value of `e` with every iterator bound to an array of indices; shapes broadcast. What is among `shared` is
-    computed where its value is not there yet, and its value kept there.
+def evaluate(e: Expr, env: Env, buffers: Mapping[str, Array]) -> Array:
+    """The value of `e` with every iterator bound to an array of indices; shapes broadcast.
 
     Indices outside a buffer are clamped: a condition (`where`, `select`) has to exclude them from the result.
     """
-    return _value(e, env, buffers, shared)
+    return value_of(e, env, buffers)
 
 
-def _value(e: Expr, env: Env, buffers: Mapping[str, Array], shared: dict[Expr, Array | None] | None = None) -> Array:
+def value_of(e: Expr, env: Env, buffers: Mapping[str, Array]) -> Array:
     """evaluate(), for who has silenced NumPy's warnings."""
-    if isinstance(e, Var):
-        return env[e.name]
-    if isinstance(e, Const):
-        return np.asarray(e.value, DTYPES[e.dtype])
-    if not shared or e not in shared:
-        return _computed(e, env, buffers, shared)
-    value = shared[e]
-    if value is None:
-        value = shared[e] = _computed(e, env, buffers, shared)
+    (value,) = values_of([e], env, buffers)
     return value
 
 
-def evaluate_all(body: Sequence[Expr], env: Env, buffers: Mapping[str, Array]) -> list[Array]:
-    """The values of several expressions; what they share is computed once."""
-    shared = dict.fromkeys(_used_twice(body)) if len(body) > 1 else None
-    return [_value(b, env, buffers, shared) for b in body]
+def values_of(body: Sequence[Expr], env: Env, buffers: Mapping[str, Array]) -> list[Array]:
+    """The values of several expressions."""
+    return walked(body, env, _constant, partial(_loaded, buffers), _operate)
 
 
-def _used_twice(body: Sequence[Expr]) -> set[Expr]:
-    """What occurs in `body` more than once, but for constants and iterators."""
-    seen: set[Expr] = set()
-    twice: set[Expr] = set()
-    stack = [*body]
+def walked(
+    roots: Sequence[Expr],
+    env: Mapping[str, T],
+    constant: Callable[[Const], T],
+    load: Callable[[Load, list[T]], T],
+    operate: Callable[[Op, list[T]], T],
+    below: Callable[[Expr], tuple[Expr, ...]] = children,
+) -> list[T]:
+    """The values of expressions by any arithmetic, which says what constants, Loads and Ops come to; `below` names the
+    operands. What occurs twice is computed once, and kept as long as something needs it."""
+    values: dict[int, T] = {}
+    steps, places = _in_order(roots, below)
+    for place, (e, operands, last_used) in enumerate(steps):
+        if isinstance(e, Var):
+            values[place] = env[e.name]
+        elif isinstance(e, Const):
+            values[place] = constant(e)
+        elif isinstance(e, Load):
+            values[place] = load(e, [values[k] for k in operands])
+        else:
+            values[place] = operate(e, [values[k] for k in operands])
+        for k in last_used:
+            del values[k]
+    return [values[k] for k in places]
+
+
+Step = tuple[Expr, list[int], list[int]]  # its operands' places among all steps; those that no later step reads
+
+
+def _in_order(roots: Sequence[Expr], below: Callable[[Expr], tuple[Expr, ...]]) -> tuple[list[Step], list[int]]:
+    """What `roots` are computed by, operands first, and the places of the roots; kept with the first of these."""
+    kept = getattr(roots[0], "_order", None)
+    if kept is not None and kept[0] is below and len(kept[1]) == len(roots) and all(map(is_, kept[1], roots)):
+        return kept[2]  # type: ignore[no-any-return]
+    place: dict[int, int] = {}  # by an expression's identity
+    equal: dict[object, int] = {}
+    steps: list[Step] = []
+    stack: list[tuple[Expr, tuple[Expr, ...] | None]] = [(e, None) for e in reversed(roots)]
     while stack:
-        e = stack.pop()
-        if e in seen:
-            twice.add(e)
-        elif isinstance(e, (Op, Load)):
-            seen.add(e)
-            stack += children(e)
-    return twice
+        e, operands = stack.pop()
+        if id(e) in place:
+            continue
+        if operands is None and (operands := below(e)):
+            stack.append((e, operands))
+            stack += [(x, None) for x in operands]
+            continue
+        reads = [place[id(x)] for x in operands]
+        number = place[id(e)] = equal.setdefault(_content(e, reads), len(steps))
+        if number == len(steps):
+            steps.append((e, reads, []))
+    places = [place[id(e)] for e in roots]
+    needed = {*places}
+    for _, reads, last_used in reversed(steps):
+        last_used += [k for k in dict.fromkeys(reads) if k not in needed]
+        needed.update(last_used)
+    object.__setattr__(roots[0], "_order", (below, tuple(roots), (steps, places)))
+    return steps, places
 
 
-def _computed(e: Load | Op, env: Env, buffers: Mapping[str, Array], shared: dict[Expr, Array | None] | None) -> Array:
-    if isinstance(e, Load):
-        data = buffers[e.buffer]
-        if not e.indices:
-            return data
-        indices = [_value(i, env, buffers, shared) for i in e.indices]
-        inside = [np.minimum(np.maximum(i, 0), extent - 1) for i, extent in zip(indices, data.shape, strict=True)]
-        return np.asarray(data[tuple(inside)])
-    return _operate(e, [_value(a, env, buffers, shared) for a in e.args])
+def _content(e: Expr, operands: list[int]) -> object:
+    """What equal expressions have alike, whose operands are numbered."""
+    if isinstance(e, Op):
+        return e.name, e.dtype, *operands
+    return (e.buffer, *operands) if isinstance(e, Load) else e
+
+
+def _constant(e: Const) -> Array:
+    return np.asarray(e.value, DTYPES[e.dtype])
+
+
+def _loaded(buffers: Mapping[str, Array], e: Load, indices: list[Array]) -> Array:
+    data = buffers[e.buffer]
+    if not indices:
+        return data
+    inside = [np.minimum(np.maximum(i, 0), extent - 1) for i, extent in zip(indices, data.shape, strict=True)]
+    return np.asarray(data[tuple(inside)])
 
 
 def _operate(e: Op, args: list[Array]) -> Array:
@@ -187,10 +231,10 @@ def _assign(
     extents: Sequence[int],
     buffers: Buffers,
 ) -> None:
-    keep: Any = ... if condition is None else np.broadcast_to(_value(condition, env, buffers), extents)
-    values = [np.broadcast_to(value, extents)[keep] for value in evaluate_all(body, env, buffers)]
+    keep: Any = ... if condition is None else np.broadcast_to(value_of(condition, env, buffers), extents)
+    values = [np.broadcast_to(value, extents)[keep] for value in values_of(body, env, buffers)]
     for write, value in zip(writes, values, strict=True):
-        index = tuple(_value(i, env, buffers) for i in write.indices)
+        index = tuple(value_of(i, env, buffers) for i in write.indices)
         target = buffers[write.buffer]
         if condition is not None or not _inside(index, target.shape).all():
             index = tuple(np.broadcast_to(i, extents)[keep] for i in index)
@@ -220,7 +264,7 @@ def _put(writes: Sequence[Load], values: Sequence[Array], env: Env, buffers: Buf
     extents = _extents(env)
     for write, value in zip(writes, values, strict=True):
         target = buffers[write.buffer]
-        index = tuple(np.broadcast_to(_value(i, env, buffers), extents) for i in write.indices)
+        index = tuple(np.broadcast_to(value_of(i, env, buffers), extents) for i in write.indices)
         inside = _inside(index, target.shape)
         if not inside.all():
             if not outside:
@@ -243,9 +287,9 @@ def _reduced(
     floats in float64."""
     dtypes = tuple(buffers[w.buffer].dtype.name for w in writes)
     identities = [np.asarray(c.value, DTYPES[c.dtype]) for c in AGGREGATIONS[name].identity(dtypes)]
-    values = [np.broadcast_to(value, extents) for value in evaluate_all(body, env, buffers)]
+    values = [np.broadcast_to(value, extents) for value in values_of(body, env, buffers)]
     if condition is not None:
-        mask = _value(condition, env, buffers)
+        mask = value_of(condition, env, buffers)
         values = [np.where(mask, v, identity) for v, identity in zip(values, identities, strict=True)]
     axes = tuple(range(kept, len(extents)))
     combining = _combining(name)
@@ -271,7 +315,7 @@ def _combined(name: str, a: Sequence[Array], b: Sequence[Array]) -> list[Array]:
     left, right = [f"a{i}" for i in range(len(a))], [f"b{i}" for i in range(len(b))]
     combine = AGGREGATIONS[name].combine(*(tuple(Load(n, ()) for n in names) for names in (left, right)))
     env = dict(zip([*left, *right], [*a, *b], strict=True))
-    return [_value(c, {}, env).astype(x.dtype) for c, x in zip(combine, a, strict=True)]
+    return [value_of(c, {}, env).astype(x.dtype) for c, x in zip(combine, a, strict=True)]
 
 
 def _fold(name: str, values: list[Array], kept: int, identities: list[Array]) -> list[Array]:
@@ -306,12 +350,12 @@ def _contract(block: Block, env: Env, kept: int, buffers: Buffers) -> list[Array
     """A sum of products over a piece as batched matrix products in float64; None where that would not be exact."""
     assert isinstance(block.body[0], Op)
     rank = len(env)
-    factors = [_value(f, env, buffers) for f in block.body[0].args]
+    factors = [value_of(f, env, buffers) for f in block.body[0].args]
     factors = [f.reshape((1,) * (rank - f.ndim) + f.shape) for f in factors]
     if block.where:
         if not all(np.isfinite(f).all() for f in factors):
             return None  # what a condition excludes must not become 0 * inf
-        mask = _value(conjunction(block.where), env, buffers)
+        mask = value_of(conjunction(block.where), env, buffers)
         mask = mask.reshape((1,) * (rank - mask.ndim) + mask.shape)
         target = 0 if np.broadcast_shapes(mask.shape, factors[0].shape) == factors[0].shape else 1
         factors[target] = np.where(mask, factors[target], factors[target].dtype.type(0))
@@ -344,43 +388,31 @@ def _contract(block: Block, env: Env, kept: int, buffers: Buffers) -> list[Array
 # --- Tasks --------------------------------------------------------------------------------------------------------
 
 
+def run_blocks(blocks: Iterable[AnyBlock], buffers: Buffers, opaque: Mapping[str, Meaning]) -> None:
+    """Executes `blocks` in order over `buffers` (arrays of logical shapes by name; the written ones must exist).
+    `opaque` meanings are called with the attributes and inputs, and give the outputs (perhaps more than are named)."""
+    for block in blocks:
+        if isinstance(block, OpaqueBlock):
+            _call(block, buffers, opaque)
+        else:
+            run_block(block, buffers)
+
+
+def _call(called: OpaqueBlock | Call, buffers: Buffers, opaque: Mapping[str, Meaning]) -> None:
+    results = opaque[called.meaning](dict(called.attrs), *(buffers[name] for name in called.inputs))
+    for name, result in zip(called.outputs, results, strict=False):
+        buffers[name][...] = result
+
+
+# --- Nests --------------------------------------------------------------------------------------------------------
+
+
 def garbage(shape: tuple[int, ...], dtype: str) -> Array:
     """What uninitialised storage holds: values that are noticed in a result."""
     if dtype in NARROW:
         return np.full(shape, 1, np.uint8).view(DTYPES[dtype])
     value = np.nan if dtype in FLOATS else dtype == "bool" or np.iinfo(DTYPES[dtype]).max // 3
     return np.full(shape, value, DTYPES[dtype])
-
-
-def run_task(task: Task, buffers: Buffers, opaque_meanings: Mapping[str, Meaning] | None = None) -> None:
-    """Executes a Task's Blocks in order over arrays of logical shapes; what `buffers` lacks is made, full of garbage.
-
-    `opaque_meanings` are called with the attributes and inputs, and give the outputs (perhaps more than are named).
-    """
-    for b in task.buffers:
-        if b.name not in buffers:
-            buffers[b.name] = garbage(b.shape, b.dtype)
-    for block in task.blocks:
-        if isinstance(block, OpaqueBlock):
-            _call(block.meaning, block.inputs, block.outputs, block.attrs, buffers, opaque_meanings or {})
-        else:
-            run_block(block, buffers)
-
-
-def _call(
-    meaning: str,
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    attrs: Sequence[tuple[str, object]],
-    buffers: Buffers,
-    meanings: Mapping[str, Meaning],
-) -> None:
-    results = meanings[meaning](dict(attrs), *(buffers[name] for name in inputs))
-    for name, result in zip(outputs, results, strict=False):
-        buffers[name][...] = result
-
-
-# --- Nests --------------------------------------------------------------------------------------------------------
 
 
 def view(region: Region, array: Array) -> Array:
@@ -418,9 +450,9 @@ def _run_body(body: tuple[Stmt, ...], env: Env, storage: Buffers, meanings: Mapp
                 for value in reversed(values) if stmt.tag == "parallel" else values:
                     _run_body(stmt.body, {**env, stmt.var: np.asarray(value)}, storage, meanings)
         elif isinstance(stmt, Branch):
-            _run_body(stmt.then if _value(stmt.condition, env, storage) else stmt.otherwise, env, storage, meanings)
+            _run_body(stmt.then if value_of(stmt.condition, env, storage) else stmt.otherwise, env, storage, meanings)
         elif isinstance(stmt, Call):
-            _call(stmt.meaning, stmt.inputs, stmt.outputs, stmt.attrs, storage, meanings)
+            _call(stmt, storage, meanings)
         elif not isinstance(stmt, Prefetch):
             _run_leaf(stmt, [], env, storage)
 
@@ -453,7 +485,7 @@ def _run_leaf(leaf: Leaf, loops: Sequence[For], env: Env, storage: Buffers) -> b
         _assign(leaf.writes, leaf.body, condition, grid, extents, storage)
         return True
     points = {**env, **_axes(pieces[0], [])}
-    places = [_full(tuple(_value(i, points, storage) for i in w.indices), shape) for w in leaf.writes]
+    places = [_full(tuple(value_of(i, points, storage) for i in w.indices), shape) for w in leaf.writes]
     if kept and not all(map(_distinct, places)):
         return False
     parts = _reduced(leaf.aggregation, leaf.writes, leaf.body, condition, grid, extents, len(kept), storage)

@@ -192,7 +192,7 @@ def without_hints(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 
 def show_nest(nest: Nest) -> str:
-    """The text of a Nest; text.parse_nest reads it back to an equal object."""
+    """The text of a Nest; no two Nests have the same."""
     lines = [f"nest {nest.name}({'; '.join(map(str, nest.params))}) -> ({', '.join(nest.outputs)})"]
     lines += [f"  arena {t}" for t in nest.temporaries]
     for phase in nest.phases:

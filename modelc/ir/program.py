@@ -14,8 +14,8 @@ written once, by one Task. What a Task computes does not depend on where its val
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -26,13 +26,11 @@ from numpy.typing import NDArray
 from modelc.errors import InvalidIR
 from modelc.ir.addresses import Guard, unproved
 from modelc.ir.block import Block, OpaqueBlock, Task, compact_strides
-from modelc.ir.control import Body, run_control
+from modelc.ir.check import uses
 from modelc.ir.expr import DTYPES, variables
-from modelc.ir.interpret import run_block
 from modelc.ir.layout import Layout
 
 Array = NDArray[Any]
-Meaning = Callable[..., tuple[Array, ...]]
 
 
 @dataclass(frozen=True)
@@ -143,9 +141,19 @@ class Program:
         """The Tasks that become kernels, those of bodies among them."""
         return (bound for program in self.every_program for bound in program.tasks if not bound.bodies)
 
-    def kinds(self) -> dict[str, str]:
-        """Task name -> opaque, contraction, reduction or map."""
-        return {bound.task.name: kind_of(bound.task) for bound in self.tasks}
+    def with_tasks(
+        self, tasks: Iterable[BoundTask], values: Mapping[str, Placed], constants: Mapping[str, Array]
+    ) -> Program:
+        """The program with other Tasks, and those of the `values` and `constants` that these use."""
+        tasks = tuple(tasks)
+        used = {name for bound in tasks for name in bound.values.values()} | {*self.inputs, *self.outputs}
+        used |= {values[name].root for name in used}
+        return replace(
+            self,
+            constants={name: data for name, data in constants.items() if name in used},
+            values={name: place for name, place in values.items() if name in used},
+            tasks=tasks,
+        )
 
     def __str__(self) -> str:
         lines = [f"program {self.name}"]
@@ -179,88 +187,6 @@ def is_contraction(block: Block) -> bool:
     """Whether the Block reduces over at least two buffers at once."""
     reduced = {i.name for i in block.reduction}
     return len({r.buffer for r in block.reads if variables(r) & reduced}) > 1
-
-
-# --- running ------------------------------------------------------------------------------------------------------
-
-
-def run_program(
-    program: Program, feeds: Mapping[str, Array], opaque: Mapping[str, Meaning] | None = None
-) -> dict[str, Array]:
-    """The outputs by name. Every root is one flat array, every value a strided view of it, as in a compiled program.
-
-    `opaque` gives the meanings of opaque Blocks (modelc.ops.MEANINGS).
-    """
-    storage = _Storage(program)
-    for name in program.inputs:
-        storage.view(name)[...] = feeds[name]
-    for name, data in program.constants.items():
-        storage.view(name)[...] = data
-    for bound in program.tasks:
-        views = {b: storage.view(v) for b, v in bound.values.items()}
-        if bound.bodies:
-            _run_bodies(bound, views, opaque)
-            continue
-        run_task(bound.task, views, opaque or {})
-    return {name: storage.view(name).copy() for name in program.outputs}
-
-
-def _run_bodies(bound: BoundTask, views: Mapping[str, Array], opaque: Mapping[str, Meaning] | None) -> None:
-    def body(program: Program) -> Body:
-        def run(given: Sequence[Array]) -> list[Array]:
-            outputs = run_program(program, dict(zip(program.inputs, given, strict=True)), opaque)
-            return [outputs[name] for name in program.outputs]
-
-        return run
-
-    block = bound.control
-    attrs = dict(block.attrs)
-    inputs = [views[name].copy() for name in block.inputs]
-    results = run_control(block.meaning, attrs, inputs, [body(program) for program in bound.bodies])
-    for name, k in zip(block.outputs, attrs["outputs"], strict=True):
-        if k < len(results):
-            views[name][...] = results[k]
-
-
-def run_task(task: Task, buffers: Mapping[str, Array], opaque: Mapping[str, Meaning]) -> None:
-    """Executes a Task on logical arrays by buffer name; the outputs are written in place."""
-    own = {b.name: np.zeros(b.shape, DTYPES[b.dtype]) for b in task.locals}
-    every = {**buffers, **own}
-    for block in task.blocks:
-        if isinstance(block, OpaqueBlock):
-            results = opaque[block.meaning](dict(block.attrs), *(every[b] for b in block.inputs))
-            for name, result in zip(block.outputs, results, strict=False):
-                every[name][...] = result
-        else:
-            run_block(block, every)
-
-
-class _Storage:
-    """One flat array per root, filled with a value that shows where it is read before it is written."""
-
-    def __init__(self, program: Program) -> None:
-        self.values = program.values
-        self.flat: dict[str, Array] = {}
-
-    def view(self, name: str) -> Array:
-        """The value's logical array."""
-        value = self.values[name]
-        root = self.values[value.root]
-        if root.name not in self.flat:
-            dtype = DTYPES[root.dtype]
-            size = root.elements if root.logical_strides is not None else prod(root.shape)
-            self.flat[root.name] = np.full(size, np.nan if dtype.kind == "f" else 0, dtype)
-        flat, strides = self.flat[root.name], value.logical_strides
-        if strides is None:  # stored otherwise than strided: the logical array stands for it
-            return flat.reshape(value.shape)
-        return region(flat, value.offset, value.shape, strides)
-
-
-def region(flat: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-    """The strided view of a flat array; strides in elements."""
-    if not prod(shape):
-        return np.zeros(shape, flat.dtype)
-    return as_strided(flat[offset:], shape, tuple(s * flat.itemsize for s in strides))
 
 
 # --- verification -------------------------------------------------------------------------------------------------
@@ -335,10 +261,8 @@ def _check_task(program: Program, bound: BoundTask, fail: Fail) -> None:
     ranks = {b.name: len(b.shape) for b in task.buffers}
     ready = set(task.inputs)
     for block in task.blocks:
-        if isinstance(block, OpaqueBlock):
-            reads, writes = list(block.inputs), list(block.outputs)
-        else:
-            reads, writes = [r.buffer for r in block.reads], [w.buffer for w in block.writes]
+        reads, writes = uses(block)
+        if isinstance(block, Block):
             for access in (*block.reads, *block.writes):
                 if ranks.get(access.buffer) != len(access.indices):
                     fail(f"task {task.name}: {access} does not fit its buffer")
@@ -394,3 +318,10 @@ def _check_order(program: Program, fail: Fail) -> None:
                 fail(f"task {bound.task.name} writes {name!r}, where something is already written")
             mask(name)[...] = True
     check(program.outputs, "the caller")
+
+
+def region(flat: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+    """The strided view of a flat array; strides in elements."""
+    if not prod(shape):
+        return np.zeros(shape, flat.dtype)
+    return as_strided(flat[offset:], shape, tuple(s * flat.itemsize for s in strides))

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from modelc.ir.block import AGGREGATIONS
-from modelc.ir.check import accesses, fail, identifiers, typed
+from modelc.ir.check import Stored, accesses, fail, identifiers, statements, typed
 from modelc.ir.expr import Expr, Load, Op, Var, show, substitute
 from modelc.ir.nest import INTRINSIC, SCOPES, TAGS, Alloc, Branch, Call, For, Leaf, Nest, Prefetch, Region, Stmt
 
@@ -83,11 +83,14 @@ def steps_of(nest: Nest, where: str) -> list[Step]:
     """The Leaves and Calls of a Nest in order. Raises InvalidIR where its tree is not well-formed."""
     regions = [*nest.params, *nest.temporaries]
     identifiers([r.name for r in regions], "region", where)
-    storage = {}
+    storage: dict[str, Place] = {}
     for k, region in enumerate(regions):
         _region(region, where)
         storage[region.name] = Place(region, "param" if k < len(nest.params) else "temporary", 0, k)
-    return _Walk(where, storage).steps(nest)
+    walk = _Walk()
+    for k, phase in enumerate(nest.phases):
+        walk.body(phase, _Around(f"{where}, phase {k}", storage))
+    return walk.all_steps
 
 
 def _region(region: Region, where: str) -> None:
@@ -103,79 +106,77 @@ def plain(e: Expr | str) -> str:
 # --- the tree -----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Around:
+    """What is around a statement: `names` are the loop variables by the names that the Nest has for them."""
+
+    where: str
+    storage: Mapping[str, Place]
+    loops: tuple[For, ...] = ()
+    names: Mapping[str, Expr] = field(default_factory=dict)
+    branches: tuple[Expr, ...] = ()
+
+    @property
+    def stored(self) -> Stored:
+        return {name: (place.region.dtype, place.region.shape) for name, place in self.storage.items()}
+
+    def dtype(self, e: Expr) -> str:
+        return typed(e, self.names, self.stored, self.where)
+
+    def under(self, condition: Expr) -> _Around:
+        return replace(self, branches=(*self.branches, condition))
+
+
 class _Walk:
     """Flattens a Nest to Steps; checks loops, tags and allocations on the way."""
 
-    def __init__(self, where: str, storage: Mapping[str, Place]):
-        self.where, self.storage = where, storage
-        self.loops, self.places = 0, len(storage)
+    def __init__(self) -> None:
+        self.loops = self.allocations = 0
         self.all_steps: list[Step] = []
 
-    def steps(self, nest: Nest) -> list[Step]:
-        for k, phase in enumerate(nest.phases):
-            self.body(phase, (), {}, (), self.storage, f"{self.where}, phase {k}", outermost=True)
-        return self.all_steps
-
-    def body(
-        self,
-        body: tuple[Stmt, ...],
-        loops: tuple[For, ...],
-        names: Mapping[str, Expr],
-        branches: tuple[Expr, ...],
-        storage: Mapping[str, Place],
-        where: str,
-        outermost: bool = False,
-    ) -> None:
+    def body(self, body: tuple[Stmt, ...], around: _Around) -> None:
         for stmt in body:
             if isinstance(stmt, Alloc):
-                storage = {**storage, stmt.region.name: self.allocated(stmt, loops, storage, where)}
+                place = self.allocated(stmt, around)
+                around = replace(around, storage={**around.storage, stmt.region.name: place})
             elif isinstance(stmt, For):
-                self.loop(stmt, loops, names, branches, storage, where, outermost)
+                self.loop(stmt, around)
             elif isinstance(stmt, Branch):
-                if any(x.tag == "vector" for x in loops):
-                    fail(where, f"'if {show(stmt.condition)}' is inside the vector loop {plain(loops[-1].var)}")
-                stored = {name: (p.region.dtype, p.region.shape) for name, p in storage.items()}
-                if typed(stmt.condition, names, stored, where) != "bool":
-                    fail(where, f"the condition {show(stmt.condition)} is no bool")
-                condition = substitute(stmt.condition, names)
-                self.body(stmt.then, loops, names, (*branches, condition), storage, where)
-                self.body(stmt.otherwise, loops, names, (*branches, Op("not", (condition,))), storage, where)
+                if any(x.tag == "vector" for x in around.loops):
+                    vector = plain(around.loops[-1].var)
+                    fail(around.where, f"'if {show(stmt.condition)}' is inside the vector loop {vector}")
+                if around.dtype(stmt.condition) != "bool":
+                    fail(around.where, f"the condition {show(stmt.condition)} is no bool")
+                condition = substitute(stmt.condition, around.names)
+                self.body(stmt.then, around.under(condition))
+                self.body(stmt.otherwise, around.under(Op("not", (condition,))))
             elif isinstance(stmt, Prefetch):
-                stored = {name: (p.region.dtype, p.region.shape) for name, p in storage.items()}
-                typed(stmt.access, names, stored, where)
+                around.dtype(stmt.access)
             else:
-                self.step(stmt, loops, names, branches, storage, where)
+                self.step(stmt, around)
 
-    def allocated(self, stmt: Alloc, loops: tuple[For, ...], storage: Mapping[str, Place], where: str) -> Place:
-        name = stmt.region.name
+    def allocated(self, stmt: Alloc, around: _Around) -> Place:
+        name, storage, where = stmt.region.name, around.storage, around.where
         if stmt.scope not in SCOPES:
             fail(where, f"unknown scope {stmt.scope!r} of {name}; known are {', '.join(SCOPES)}")
         if name in storage and not storage[name].allocated:
             fail(where, f"{name} is allocated where it names a {storage[name].scope}")
         identifiers([name], "region", where)
         _region(stmt.region, where)
-        self.places += 1
-        return Place(stmt.region, stmt.scope, len(loops), self.places)
+        self.allocations += 1
+        return Place(stmt.region, stmt.scope, len(around.loops), -self.allocations)
 
-    def loop(
-        self,
-        stmt: For,
-        loops: tuple[For, ...],
-        names: Mapping[str, Expr],
-        branches: tuple[Expr, ...],
-        storage: Mapping[str, Place],
-        where: str,
-        outermost: bool,
-    ) -> None:
+    def loop(self, stmt: For, around: _Around) -> None:
+        loops, where = around.loops, around.where
         identifiers([stmt.var], "loop", where)
-        if stmt.var in names:
+        if stmt.var in around.names:
             fail(where, f"loop {stmt.var} is inside a loop of the same name")
         if stmt.extent < 1:
             fail(where, f"loop {stmt.var} has {stmt.extent} iterations, expected at least 1")
         if stmt.tag not in TAGS and not stmt.intrinsic:
             tags = ", ".join((*TAGS, f"{INTRINSIC}NAME"))
             fail(where, f"unknown tag {stmt.tag!r} of loop {stmt.var}; known are {tags}")
-        if stmt.tag == "parallel" and not outermost:
+        if stmt.tag == "parallel" and (loops or around.branches):
             fail(where, f"loop {stmt.var} is parallel, and is not the outermost of its phase")
         vector = next((x for x in loops if x.tag == "vector"), None)
         if vector and stmt.tag != "unroll":
@@ -185,23 +186,15 @@ class _Walk:
         self.loops += 1
         var = f"{stmt.var}@{self.loops}"
         inner = (*loops, For(var, stmt.extent, (), stmt.tag))
-        self.body(stmt.body, inner, {**names, stmt.var: Var(var)}, branches, storage, where)
+        self.body(stmt.body, replace(around, loops=inner, names={**around.names, stmt.var: Var(var)}))
 
-    def step(
-        self,
-        stmt: Leaf | Call,
-        loops: tuple[For, ...],
-        names: Mapping[str, Expr],
-        branches: tuple[Expr, ...],
-        storage: Mapping[str, Place],
-        where: str,
-    ) -> None:
-        where = f"{where}, {stmt.part if isinstance(stmt, Leaf) else 'call'} {stmt.block}"
+    def step(self, stmt: Leaf | Call, around: _Around) -> None:
+        where = f"{around.where}, {stmt.part if isinstance(stmt, Leaf) else 'call'} {stmt.block}"
         if isinstance(stmt, Leaf):
-            _leaf_types(stmt, names, {n: (p.region.dtype, p.region.shape) for n, p in storage.items()}, where)
+            _leaf(stmt, around.names, around.stored, where)
 
             def renamed(e: Expr) -> Expr:
-                return substitute(e, names)
+                return substitute(e, around.names)
 
             writes = tuple(Load(w.buffer, tuple(map(renamed, w.indices))) for w in stmt.writes)
             binding = tuple((name, renamed(e)) for name, e in stmt.binding)
@@ -209,9 +202,9 @@ class _Walk:
             stmt = replace(stmt, writes=writes, body=body, where=conditions, binding=binding)
         else:
             for name in (*stmt.inputs, *stmt.outputs):
-                if name not in storage:
+                if name not in around.storage:
                     fail(where, f"unknown region {name!r}")
-        self.all_steps.append(Step(len(self.all_steps), stmt, loops, branches, storage, where))
+        self.all_steps.append(Step(len(self.all_steps), stmt, around.loops, around.branches, around.storage, where))
 
 
 def _one_application(loop: For, loops: tuple[For, ...], where: str) -> None:
@@ -225,33 +218,16 @@ def _one_application(loop: For, loops: tuple[For, ...], where: str) -> None:
         fail(where, f"the {loop.tag} loop {loop.var} has a condition inside")
 
 
-def _leaf_types(
-    leaf: Leaf, iterators: Mapping[str, Expr], stored: Mapping[str, tuple[str, tuple[int, ...]]], w: str
-) -> None:
+def _leaf(leaf: Leaf, iterators: Mapping[str, Expr], stored: Stored, where: str) -> None:
     if leaf.part not in ("assign", "init", "update"):
-        fail(w, f"unknown part {leaf.part!r}; known are assign, init, update")
-    if leaf.aggregation not in AGGREGATIONS:
-        fail(w, f"unknown aggregation {leaf.aggregation!r}; known are {', '.join(AGGREGATIONS)}")
-    aggregation = AGGREGATIONS[leaf.aggregation]
-    maps = leaf.aggregation == "assign" and len(leaf.writes) == len(leaf.body) >= 1
-    if not maps and (len(leaf.writes), len(leaf.body)) != (aggregation.arity, aggregation.arity):
-        fail(
-            w,
-            f"{leaf.aggregation} has {aggregation.arity} writes, found {len(leaf.writes)} for {len(leaf.body)} values",
-        )
+        fail(where, f"unknown part {leaf.part!r}; known are assign, init, update")
+    statements(leaf, iterators, stored, where)
     for _, e in leaf.binding:
-        if typed(e, iterators, stored, w) != "int64":
-            fail(w, f"binding {show(e)} is no int64")
-    for condition in leaf.where:
-        if typed(condition, iterators, stored, w) != "bool":
-            fail(w, f"condition {show(condition)} is no bool")
-    for write, value in zip(leaf.writes, leaf.body, strict=True):
-        kept, value_dtype = typed(write, iterators, stored, w), typed(value, iterators, stored, w)
-        if kept != value_dtype:
-            fail(w, f"{value_dtype} is written to {write.buffer}, which is {kept}")
+        if typed(e, iterators, stored, where) != "int64":
+            fail(where, f"binding {show(e)} is no int64")
     if leaf.part == "init":
-        identity = aggregation.identity(tuple(stored[write.buffer][0] for write in leaf.writes))
+        identity = AGGREGATIONS[leaf.aggregation].identity(tuple(stored[write.buffer][0] for write in leaf.writes))
         if leaf.body != identity:
-            fail(w, f"{', '.join(map(show, leaf.body))} is not the identity of {leaf.aggregation}")
+            fail(where, f"{', '.join(map(show, leaf.body))} is not the identity of {leaf.aggregation}")
     if leaf.part == "update" and leaf.aggregation == "assign":
-        fail(w, "an assign has no update")
+        fail(where, "an assign has no update")

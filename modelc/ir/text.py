@@ -1,4 +1,4 @@
-"""The text of Blocks, Tasks and Nests, read back: `parse_x(str(x)) == x`.
+"""The text of Blocks and Tasks, read back: `parse_x(str(x)) == x`.
 
 One statement a line; what belongs to a statement is indented by two spaces under it.
 """
@@ -6,7 +6,6 @@ One statement a line; what belongs to a statement is indented by two spaces unde
 from __future__ import annotations
 
 import ast
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,9 +13,8 @@ from typing import Any, NoReturn, TypeVar
 
 from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, Buffer, Iter, OpaqueBlock, Task
 from modelc.ir.expr import DTYPES, Expr, Load
-from modelc.ir.expr_syntax import ExprSyntaxError, expression, parse, parse_conditions
+from modelc.ir.expr_syntax import NUMBERS, ExprSyntaxError, parse, parse_conditions
 from modelc.ir.layout import Layout
-from modelc.ir.nest import INTRINSIC, SCOPES, TAGS, Alloc, Branch, Call, For, Leaf, Nest, Prefetch, Region, Stmt
 
 NAME = r"[^\s()\[\],;]+"
 NAMES = rf"(?:{NAME}(?:, {NAME})*)?"
@@ -29,12 +27,12 @@ class TextError(ValueError):
 
 
 @dataclass(frozen=True)
-class _Line:
+class Line:
     """One statement: its number in the text, what it says, what is indented under it."""
 
     number: int
     text: str
-    inner: tuple[_Line, ...] = ()
+    inner: tuple[Line, ...] = ()
 
     def fail(self, expected: str) -> NoReturn:
         raise TextError(f"line {self.number}: expected {expected}, found {self.text!r}")
@@ -57,12 +55,12 @@ class _Line:
 
 def parse_block(text: str) -> AnyBlock:
     """Reads one `block` or `opaque`. Raises TextError."""
-    return _block(_only(text, "block"))
+    return _block(only_line(text, "block"))
 
 
 def parse_task(text: str) -> Task:
     """Reads a `task`. Raises TextError."""
-    line = _only(text, "task")
+    line = only_line(text, "task")
     head = line.match(
         rf"task ({NAME})\(({NAMES})\) -> \(({NAMES})\) anchor ({NAME})", "'task NAME(inputs) -> (outputs) anchor BLOCK'"
     )
@@ -73,7 +71,7 @@ def parse_task(text: str) -> Task:
     for part in line.inner:
         kind, _, content = part.text.partition(" ")
         if kind in ("in", "out", "const", "local"):
-            buffers.append(_buffer(part, content))
+            buffers.append(buffer_of(part, content))
             if kind == "const":
                 constants.add(buffers[-1].name)
         elif kind in ("block", "opaque"):
@@ -83,31 +81,21 @@ def parse_task(text: str) -> Task:
         else:
             part.fail("a buffer ('in', 'out', 'const' or 'local'), 'block', 'opaque' or 'nodes'")
     return Task(
-        head[1], tuple(buffers), _names(head[2]), _names(head[3]), tuple(blocks), head[4], frozenset(constants), nodes
+        head[1],
+        tuple(buffers),
+        names_of(head[2]),
+        names_of(head[3]),
+        tuple(blocks),
+        head[4],
+        frozenset(constants),
+        nodes,
     )
-
-
-def parse_nest(text: str) -> Nest:
-    """Reads a `nest`. Raises TextError."""
-    line = _only(text, "nest")
-    head = line.match(rf"nest ({NAME})\((.*)\) -> \(({NAMES})\)", "'nest NAME(regions) -> (outputs)'")
-    params = tuple(_region(line, p) for p in head[2].split("; ")) if head[2] else ()
-    temporaries: list[Region] = []
-    phases: list[tuple[Stmt, ...]] = []
-    for part in line.inner:
-        if part.text == "phase":
-            phases.append(_body(part.inner))
-        elif part.text.startswith("arena "):
-            temporaries.append(_region(part, part.text.removeprefix("arena ")))
-        else:
-            part.fail("'phase' or 'arena REGION'")
-    return Nest(head[1], params, _names(head[3]), tuple(phases), tuple(temporaries))
 
 
 # --- lines --------------------------------------------------------------------------------------------------------
 
 
-def _only(text: str, kind: str) -> _Line:
+def only_line(text: str, kind: str) -> Line:
     lines = _nested(text)
     if not lines:
         raise TextError(f"line 1: expected a {kind}, found nothing")
@@ -116,14 +104,14 @@ def _only(text: str, kind: str) -> _Line:
     return lines[0]
 
 
-def _nested(text: str) -> tuple[_Line, ...]:
+def _nested(text: str) -> tuple[Line, ...]:
     """The lines as a tree by indentation; empty lines and a common indentation are ignored."""
     rows = [(k, len(row) - len(row.lstrip()), row.strip()) for k, row in enumerate(text.splitlines(), 1) if row.strip()]
     if not rows:
         return ()
     margin = rows[0][1]
-    open_: list[tuple[_Line, list[_Line]]] = []
-    result: list[_Line] = []
+    open_: list[tuple[Line, list[Line]]] = []
+    result: list[Line] = []
 
     def close(depth: int) -> None:
         while len(open_) > depth:
@@ -131,7 +119,7 @@ def _nested(text: str) -> tuple[_Line, ...]:
             (open_[-1][1] if open_ else result).append(replace(line, inner=tuple(inner)))
 
     for number, indent, row in rows:
-        line = _Line(number, row)
+        line = Line(number, row)
         depth, odd = divmod(indent - margin, 2)
         if odd or not 0 <= depth <= len(open_):
             line.fail(f"an indentation of at most {margin + 2 * len(open_)} spaces, by twos")
@@ -141,7 +129,7 @@ def _nested(text: str) -> tuple[_Line, ...]:
     return tuple(result)
 
 
-def _names(text: str) -> tuple[str, ...]:
+def names_of(text: str) -> tuple[str, ...]:
     return tuple(text.split(", ")) if text else ()
 
 
@@ -158,8 +146,8 @@ def _literal(text: str) -> Any:
 
 
 def _value(node: ast.expr) -> Any:
-    if isinstance(node, ast.Name) and node.id in ("inf", "nan"):
-        return math.inf if node.id == "inf" else math.nan
+    if isinstance(node, ast.Name) and node.id in NUMBERS:
+        return NUMBERS[node.id]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_value(node.operand)
     if isinstance(node, (ast.Tuple, ast.List)):
@@ -172,7 +160,7 @@ def _value(node: ast.expr) -> Any:
     raise ValueError(f"expected a literal, found {ast.unparse(node)!r}")
 
 
-def _keywords(text: str) -> list[tuple[str, ast.expr]]:
+def keywords_of(text: str) -> list[tuple[str, ast.expr]]:
     """`a=1, b=c + 1` as names and syntax."""
     try:
         call = ast.parse(f"f({text})", mode="eval").body
@@ -185,37 +173,24 @@ def _keywords(text: str) -> list[tuple[str, ast.expr]]:
 
 # --- storage ------------------------------------------------------------------------------------------------------
 
-_TYPED = rf"({NAME}): (\w+)\[({INTS})\]"
-_STRIDES = rf"(?: strides\(({INTS})\))?"
 
-
-def _dtype(line: _Line, dtype: str) -> str:
-    return dtype if dtype in DTYPES else line.fail(f"a dtype of {', '.join(DTYPES)}")
-
-
-def _buffer(line: _Line, text: str) -> Buffer:
-    match = re.fullmatch(rf"{_TYPED}(?: stored (\S.*?))?{_STRIDES}", text)
+def buffer_of(line: Line, text: str) -> Buffer:
+    match = re.fullmatch(rf"({NAME}): (\w+)\[({INTS})\](?: stored (\S.*?))?(?: strides\(({INTS})\))?", text)
     if not match:
         line.fail("'NAME: DTYPE[EXTENTS]', then 'stored LAYOUT' and 'strides(NUMBERS)' if there are any")
     name, dtype, shape, layout, strides = match.groups()
+    if dtype not in DTYPES:
+        line.fail(f"a dtype of {', '.join(DTYPES)}")
     stored = Layout() if layout is None else line.read(Layout.parse, layout)
-    return Buffer(name, _dtype(line, dtype), _ints(shape), stored, None if strides is None else _ints(strides))
-
-
-def _region(line: _Line, text: str) -> Region:
-    match = re.fullmatch(rf"{_TYPED}{_STRIDES}", text)
-    if not match:
-        line.fail("'NAME: DTYPE[EXTENTS]', then 'strides(NUMBERS)' if there are any")
-    name, dtype, shape, strides = match.groups()
-    return Region(name, _dtype(line, dtype), _ints(shape), None if strides is None else _ints(strides))
+    return Buffer(name, dtype, _ints(shape), stored, None if strides is None else _ints(strides))
 
 
 # --- blocks -------------------------------------------------------------------------------------------------------
 
 
-def _block(line: _Line) -> AnyBlock:
+def _block(line: Line) -> AnyBlock:
     if line.text.startswith("opaque "):
-        return OpaqueBlock(*_call(line, "opaque"))
+        return OpaqueBlock(*call_of(line, "opaque"))
     head = line.match(rf"block ({NAME}) \[(.*)\] (\w+)", "'block NAME [iterators | reductions] AGGREGATION'")
     iters: list[Iter] = []
     reduce = False
@@ -227,17 +202,17 @@ def _block(line: _Line) -> AnyBlock:
             iters.append(Iter(match[1], int(match[2]), reduce))
         else:
             line.fail(f"iterators such as 'h:56', not {word!r}")
-    where, writes, body = _statements(line, _symbol(line, head[3]))
+    where, writes, body = statements_of(line, symbol_of(line, head[3]))
     return Block(head[1], tuple(iters), writes, body, head[3], where)
 
 
-def _symbol(line: _Line, aggregation: str) -> str:
+def symbol_of(line: Line, aggregation: str) -> str:
     if aggregation not in AGGREGATIONS:
         line.fail(f"an aggregation of {', '.join(AGGREGATIONS)}")
     return AGGREGATIONS[aggregation].symbol
 
 
-def _statements(line: _Line, symbol: str) -> tuple[tuple[Expr, ...], tuple[Load, ...], tuple[Expr, ...]]:
+def statements_of(line: Line, symbol: str) -> tuple[tuple[Expr, ...], tuple[Load, ...], tuple[Expr, ...]]:
     """The conditions, writes and bodies under a Block or Leaf."""
     where: tuple[Expr, ...] = ()
     writes: list[Load] = []
@@ -262,61 +237,17 @@ def _statements(line: _Line, symbol: str) -> tuple[tuple[Expr, ...], tuple[Load,
 Attrs = tuple[tuple[str, Any], ...]
 
 
-def _call(line: _Line, kind: str) -> tuple[str, str, tuple[str, ...], tuple[str, ...], Attrs]:
+def call_of(line: Line, kind: str) -> tuple[str, str, tuple[str, ...], tuple[str, ...], Attrs]:
     head = line.match(
         rf"{kind} ({NAME}) ({NAME})\(({NAMES})\) -> \(({NAMES})\)(?: with (.*))?",
         f"'{kind} NAME MEANING(inputs) -> (outputs)', then 'with name=value, ...' if there are attributes",
     )
 
     def attributes(text: str) -> Attrs:
-        return tuple((name, _value(node)) for name, node in _keywords(text))
+        return tuple((name, _value(node)) for name, node in keywords_of(text))
 
     attrs = line.read(attributes, head[5]) if head[5] else ()
-    return head[1], head[2], _names(head[3]), _names(head[4]), attrs
+    return head[1], head[2], names_of(head[3]), names_of(head[4]), attrs
 
 
-# --- statements of a Nest -----------------------------------------------------------------------------------------
-
-
-def _body(lines: tuple[_Line, ...]) -> tuple[Stmt, ...]:
-    result: list[Stmt] = []
-    for line in lines:
-        kind, _, content = line.text.partition(" ")
-        if line.text == "else":
-            if not result or not isinstance(result[-1], Branch) or result[-1].otherwise:
-                line.fail("'else' right after an 'if'")
-            result[-1] = replace(result[-1], otherwise=_body(line.inner))
-        elif kind == "if":
-            result.append(Branch(line.expr(content), _body(line.inner), ()))
-        elif kind in TAGS or kind.startswith(INTRINSIC):
-            match = line.match(rf"{re.escape(kind)} (\w+):(\d+)", f"'{kind} VARIABLE:EXTENT'")
-            result.append(For(match[1], int(match[2]), _body(line.inner), kind))
-        elif kind in SCOPES:
-            result.append(Alloc(_region(line, content), kind))
-        elif kind == "call":
-            result.append(Call(*_call(line, "call")))
-        elif kind in ("prefetch", "prefetchw"):
-            if not isinstance(access := line.expr(content), Load):
-                line.fail(f"an element of a buffer after {kind!r}")
-            result.append(Prefetch(access, kind == "prefetchw"))
-        elif kind in ("assign", "init", "update"):
-            result.append(_leaf(line, kind))
-        else:
-            kinds = ", ".join((*TAGS, f"{INTRINSIC}NAME", *SCOPES))
-            line.fail(f"a statement ({kinds}, if, else, call, prefetch, prefetchw, assign, init, update)")
-    return tuple(result)
-
-
-def _leaf(line: _Line, part: str) -> Leaf:
-    head = line.match(rf"{part} ({NAME})\[(.*)\] (\w+)", f"'{part} BLOCK[iterator=value, ...] AGGREGATION'")
-
-    def binding(text: str) -> tuple[tuple[str, Expr], ...]:
-        return tuple((name, expression(node)) for name, node in _keywords(text))
-
-    bound = line.read(binding, head[2])
-    symbol = _symbol(line, head[3])
-    where, writes, body = _statements(line, symbol if part == "update" else "=")
-    return Leaf(head[1], part, writes, body, head[3], where, bound)
-
-
-__all__ = ["ExprSyntaxError", "TextError", "parse_block", "parse_nest", "parse_task"]
+__all__ = ["ExprSyntaxError", "TextError", "parse_block", "parse_task"]

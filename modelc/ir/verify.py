@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from modelc.ir.block import AGGREGATIONS, Block, Buffer, Iter, OpaqueBlock, Task
-from modelc.ir.check import accesses, fail, identifiers, inside, static, typed, unsure
+from modelc.ir.block import Block, Buffer, Iter, OpaqueBlock, Task
+from modelc.ir.check import accesses, fail, identifiers, inside, statements, static, unsure, uses
 from modelc.ir.expr import Expr, Load, Var, loads, show, variables
 from modelc.ir.points import TooLarge, boxes, image, remainder
 from modelc.ir.verify_nest import verify_nest
@@ -20,22 +20,10 @@ def verify_block(block: Block, buffers: Mapping[str, Buffer], where: str = "") -
     """Checks one Block over the buffers it names."""
     where = f"{where}, block {block.name}" if where else f"block {block.name}"
     identifiers([i.name for i in block.iters], "iterator", where)
-    if block.aggregation not in AGGREGATIONS:
-        fail(where, f"unknown aggregation {block.aggregation!r}; known are {', '.join(AGGREGATIONS)}")
-    arity = AGGREGATIONS[block.aggregation].arity
-    maps = block.aggregation == "assign" and len(block.writes) == len(block.body) >= 1  # a map may write several
-    if not maps and (len(block.writes), len(block.body)) != (arity, arity):
-        fail(where, f"{block.aggregation} has {arity} writes, found {len(block.writes)} for {len(block.body)} values")
+    statements(block, block.ranges, {name: (b.dtype, b.shape) for name, b in buffers.items()}, where)
     if block.aggregation == "assign" and block.reduction:
         fail(where, f"an assign does not reduce over {block.reduction[0].name!r}")
-    stored = {name: (b.dtype, b.shape) for name, b in buffers.items()}
-    for condition in block.where:
-        if (dtype := typed(condition, block.ranges, stored, where)) != "bool":
-            fail(where, f"condition {show(condition)} is {dtype}, expected bool")
     for write, value in zip(block.writes, block.body, strict=True):
-        kept, value_dtype = typed(write, block.ranges, stored, where), typed(value, block.ranges, stored, where)
-        if kept != value_dtype:
-            fail(where, f"{value_dtype} is written to {write.buffer}, which is {kept}")
         for it in block.reduction:
             if it.name in variables(write):
                 fail(where, f"{show(write)} is indexed by the reduction iterator {it.name!r}")
@@ -102,7 +90,7 @@ def verify_task(task: Task, where: str = "") -> None:
     defined = set(task.inputs)
     for block in task.blocks:
         place = f"{where}, block {block.name}"
-        reads, writes = _uses(block)
+        reads, writes = uses(block)
         for name in (*reads, *writes):
             if name not in buffers:
                 fail(place, f"unknown buffer {name!r}")
@@ -116,17 +104,10 @@ def verify_task(task: Task, where: str = "") -> None:
             verify_block(block, buffers, where)
         defined.update(writes)
     for name in task.outputs:
-        if name not in {w for b in task.blocks for w in _uses(b)[1]}:
+        if name not in {w for b in task.blocks for w in uses(b)[1]}:
             fail(where, f"output {name} is never written")
         if name not in task.inputs:
             _covered(task, buffers[name], where)
-
-
-def _uses(block: Block | OpaqueBlock) -> tuple[list[str], list[str]]:
-    """Names of the buffers read and written."""
-    if isinstance(block, OpaqueBlock):
-        return list(block.inputs), list(block.outputs)
-    return [r.buffer for r in block.reads], [w.buffer for w in block.writes]
 
 
 def _stored(buffer: Buffer, where: str) -> None:

@@ -160,22 +160,21 @@ class Propagated:
             owners = {n: self.owner(n) for n in (*around, *inside)}
             data = {x for p in group for x in complex_reads(p, shapes, constants)}
             read = {n: self.variable(n) for n in around if n in data}
-            scope = sorted({*(c for c in owners.values() if c is not None), *read.values()})
-            self.add_run(tables, k, scope, around, inside, owners, read)
+            self.add_run(tables, k, around, inside, owners, read)
 
     def add_run(
         self,
         tables: Tables,
         k: int,
-        scope: Sequence[int],
         around: Sequence[str],
         inside: Sequence[str],
         owners: Mapping[str, int | None],
         read: Mapping[str, int],
     ) -> None:
-        """The table of Task `k` over the variables `scope`: what `owners` says of the values `around` and `inside`, and
-        conversions of what it `read`s."""
+        """The table of Task `k` over what `owners` says of the values `around` and `inside` it, and conversions of
+        what it `read`s."""
         shapes = self.drafts[0].work.shapes
+        scope = sorted({*(c for c in owners.values() if c is not None), *read.values()})
 
         def entry(at: At) -> Entry | float:
             value = dict(zip(scope, at, strict=True))

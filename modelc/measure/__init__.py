@@ -2,7 +2,6 @@
 
 measurement.py  what is known of one candidate: its seconds and their noise, or what became of it; limits, settings
 data.py         what a Task is run on, how buffers store it, and whether outputs are right
-sizes.py        what a Nest would take, before it is lowered
 build.py        (Task, Candidate, Target) to a shared library and its packed constants
 builder.py      the process that builds
 zygote.py       the process that builders are forked from

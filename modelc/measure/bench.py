@@ -97,11 +97,8 @@ class Bench:
 
     def subject(self, task: Task, cold_bytes: int = 0) -> Subject:
         """The same one for an equal Task."""
-        subject = self._subjects.get((str(task), cold_bytes))
-        if subject is None:
-            subject = Subject(f"t{len(self._subjects)}", task, cold_bytes)
-            self._subjects[str(task), cold_bytes] = subject
-        return subject
+        subject = Subject(f"t{len(self._subjects)}", task, cold_bytes)
+        return self._subjects.setdefault((str(task), cold_bytes), subject)
 
     def prepare(self, subject: Subject, builder: Builder) -> tuple[Any, str]:
         """Draws the inputs of a Task and computes its outputs with NumPy, once: "done", or the outcome and why not."""
@@ -142,10 +139,19 @@ class Bench:
         cold = {n: k for k, names in enumerate(subject.alike) for n in names} if subject.cold_bytes else {}
         return Part(built.kernel, f"{name}.so", files, sizes, cold, built.serial)
 
-    def run(
+    def run(self, name: str, subject: Subject, candidate: Candidate, built: BuiltFiles, effort: Effort) -> Measurement:
+        """Measures what was built, whose files are dropped then. The first good one of a subject becomes its reference,
+        whose files stay. Raises MeasureError."""
+        part = self.part(name, subject, built)
+        try:
+            return self._measured(name, subject, candidate, built, part, effort)
+        finally:
+            if subject.reference is None or subject.reference.library != part.library:
+                self.drop(name, subject.task)
+
+    def _measured(
         self, name: str, subject: Subject, candidate: Candidate, built: BuiltFiles, part: Part, effort: Effort
     ) -> Measurement:
-        """Measures what was built. The first good one of a subject becomes its reference. Raises MeasureError."""
         best = subject.best * subject.reference_seconds if subject.reference and subject.reference_seconds else 0.0
         job = Job(
             task=subject.task,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from modelc.errors import MISFIT, InvalidIR
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
-from modelc.ir.nest import Nest
+from modelc.ir.nest import Alloc, Nest
 from modelc.measure.data import Array, Arrays, packed
 from modelc.measure.measurement import Limits
-from modelc.measure.sizes import check_sizes
 from modelc.package import compile_kernel, find_toolchain, link_kernel
+from modelc.space.check import unrolled
 from modelc.space.choose import accepted
 from modelc.space.rules.derivation import rounding_error
 from modelc.target import Target
@@ -57,6 +57,15 @@ def schedule(
         raise
     except MISFIT as wrong:  # a Candidate is data from elsewhere: what builds loops meets it unprepared
         raise InvalidIR(f"it is no schedule of this task: {type(wrong).__name__}: {wrong}") from wrong
+
+
+def check_sizes(nest: Nest, limits: Limits) -> None:
+    """Raises InvalidIR for a Nest of more statements after unrolling, or more memory, than `limits` say."""
+    if (count := sum(map(unrolled, nest.phases))) > limits.statements:
+        raise InvalidIR(f"it unrolls to {count} statements, and may have {limits.statements}")
+    own = sum(s.region.bytes for s in nest.statements() if isinstance(s, Alloc))
+    if (taken := own + sum(r.bytes for r in (*nest.params, *nest.temporaries))) > limits.buffer_bytes:
+        raise InvalidIR(f"it takes {taken} bytes of memory, and may take {limits.buffer_bytes}")
 
 
 def build(nest: Nest, target: Target, symbol: str = SYMBOL) -> Built:

@@ -127,11 +127,6 @@ class Cluster(DaskClient):
             self._nobody_since = None
             yield number, self._taken(number)
 
-    def measure(self, subject: ClusterSubject, candidates: Sequence[Candidate]) -> list[Measurement]:
-        numbers = [self.submit(subject, candidate) for candidate in candidates]
-        measurements = dict(self.results())
-        return [measurements[number] for number in numbers]
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         super().__exit__(kind, error, at)
         self._orders.clear()

@@ -13,8 +13,8 @@ from modelc.codegen.pack import pack_constant
 from modelc.ir.block import Block, Buffer, Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.expr import DTYPES, Load, Var, loads
-from modelc.ir.interpret import evaluate
-from modelc.ops import run_blocks
+from modelc.ir.interpret import evaluate, run_blocks
+from modelc.ops import MEANINGS
 from modelc.ops.opaque import index_ranges
 from modelc.space.rules.derivation import constant_data, derive
 
@@ -83,7 +83,7 @@ def run_task(task: Task, inputs: Mapping[str, Array]) -> Arrays:
     """The outputs of the Task's Blocks, with NumPy: what the Task means."""
     buffers = {b.name: np.zeros(b.shape, DTYPES[b.dtype]) for b in task.buffers if b.name not in task.inputs}
     buffers |= {name: inputs[name].reshape(task.buffer(name).shape) for name in task.inputs}
-    run_blocks(task.blocks, buffers)
+    run_blocks(task.blocks, buffers, MEANINGS)
     return {name: buffers[name] for name in task.outputs}
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal
 
 Outcome = Literal["ok", "invalid", "build-failed", "build-timeout", "crashed", "timeout", "wrong"]
 SURE = 2.0  # standard errors that a winner is faster by
@@ -62,28 +61,6 @@ class Measurement:
         """Whether it is known to be faster than `other`, by more than the noise; so is what works than what fails."""
         doubt = max(LEAST_GAIN, SURE * math.hypot(self.noise, other.noise))
         return self.ok and self.relative < other.relative * (1 - doubt)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Measurement:
-        """Reads what to_json() gives. Raises ValueError where it is something else."""
-        fields = Measurement.__dataclass_fields__
-        if not isinstance(data, Mapping) or set(data) != set(fields) or data["outcome"] not in get_args(Outcome):
-            raise ValueError(f"a measurement has {', '.join(fields)}, and one of the outcomes {get_args(Outcome)}")
-        text = {name: data[name] for name in ("outcome", "message", "reference")}
-        numbers = {name: value for name, value in data.items() if name not in text}
-        bad = [n for n, v in numbers.items() if isinstance(v, bool) or not isinstance(v, int | float)]
-        bad += [n for n, v in text.items() if not isinstance(v, str)]
-        if bad or not isinstance(data["repeats"], int):
-            raise ValueError(f"{(bad or ['repeats'])[0]} of a measurement is of another type")
-        wrong = [n for n, v in numbers.items() if not 0 <= v < math.inf]
-        if data["outcome"] == "ok":
-            wrong += [n for n in ("seconds", "reference_seconds") if not data[n]]
-        if wrong:
-            raise ValueError(f"{wrong[0]} of a measurement is {data[wrong[0]]!r}")
-        return Measurement(**text, **numbers)
 
 
 @dataclass(frozen=True)

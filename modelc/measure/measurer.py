@@ -92,11 +92,6 @@ class Measurer:
         """The processors of this machine that kernels run on."""
         return self.bench.measuring
 
-    @property
-    def waiting(self) -> int:
-        """Candidates of which no builder has begun: below one for each builder, there should be more."""
-        return self._orders.qsize()
-
     def results(self) -> Iterator[tuple[int, Measurement]]:
         """Measurements as they come, in any order, until nothing is outstanding; more may be submitted meanwhile.
         Raises MeasureError where nothing can be measured any more."""
@@ -173,9 +168,8 @@ class Measurer:
         failures = 0
         for order, built in self._ready():
             start = time.monotonic()
-            part = self.bench.part(order.name, order.subject, built)
             try:
-                measurement = self.bench.run(order.name, order.subject, order.candidate, built, part, order.effort)
+                measurement = self.bench.run(order.name, order.subject, order.candidate, built, order.effort)
                 failures = 0
             except Unmeasurable:
                 raise
@@ -185,8 +179,6 @@ class Measurer:
                     raise
                 measurement = Measurement("crashed", str(error))
             spent = time.monotonic() - start
-            if order.subject.reference is not part:
-                self.bench.drop(order.name, order.subject.task)
             measurement = replace(measurement, build_seconds=built.seconds, run_seconds=spent)
             self._results.put((order.number, measurement))
 

@@ -20,6 +20,14 @@ from modelc.python_worker import worker_command
 from modelc.target import Target
 
 PATIENCE = 120.0  # seconds that the imports of a process may take
+LAST_WORDS = 400  # characters
+
+
+def end_of(log: Path) -> str:
+    """The last that a process has said."""
+    with suppress(OSError):
+        return log.read_text(errors="replace").strip()[-LAST_WORDS:]
+    return ""
 
 
 class Zygote:
@@ -55,14 +63,9 @@ class Zygote:
             ready = left > 0 and select.select([self._control], [], [], left)[0]
             part = self._control.recv(65536) if ready else b""
             if not part:
-                raise MeasureError(f"the process that builds candidates did not start: {self._said()}")
+                raise MeasureError(f"the process that builds candidates did not start: {end_of(self._log)}")
             line += part
         return line
-
-    def _said(self) -> str:
-        with suppress(OSError):
-            return self._log.read_text(errors="replace").strip()[-500:]
-        return ""
 
     def fork(self) -> tuple[Connection, int]:
         """The connection to a new builder, and its process id."""
@@ -75,7 +78,7 @@ class Zygote:
                 number = b""
         if len(number) < 4:
             ours.close()
-            raise MeasureError(f"the process that builders are forked from has ended: {self._said()}")
+            raise MeasureError(f"the process that builders are forked from has ended: {end_of(self._log)}")
         return Connection(ours.detach()), int.from_bytes(number, "little")
 
     def close(self) -> None:
@@ -114,7 +117,7 @@ class Builder:
             answer: tuple[str, Any] = connection.recv()
             return answer
         except (EOFError, OSError):
-            said = self._said()
+            said = end_of(self._zygote.folder / f"{self._pid}.log")
             self.kill()
             return "build-failed", f"its builder died: {said}" if said else "its builder died"
 
@@ -129,11 +132,6 @@ class Builder:
                     if self._stopped:
                         os.kill(self._pid, signal.SIGSTOP)
             return self._connection
-
-    def _said(self) -> str:
-        with suppress(OSError):
-            return (self._zygote.folder / f"{self._pid}.log").read_text(errors="replace").strip()[-300:]
-        return ""
 
     def _stopped_for(self) -> float:
         with self._lock:

@@ -11,11 +11,11 @@ import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from modelc.errors import MeasureError, TargetError
 from modelc.measure.job import Answer, Job
+from modelc.measure.pool import end_of
 from modelc.package import RUNTIME, emulator, find_toolchain, machine_of
 from modelc.package.objects import Sources, linked
 from modelc.package.sources import HEADERS
@@ -40,7 +40,7 @@ class Runner:
     def __init__(
         self, target: Target, folder: Path, cpus: Collection[int] | None = None, through: Sequence[str] = ()
     ) -> None:
-        self.target, self.folder = target, folder
+        self.target, self.folder, self._log = target, folder, folder / "runner.log"
         self._cpus, self._through = cpus, through
         self._process: subprocess.Popen[bytes] | None = None
         self._pending = bytearray()  # read and not yet used
@@ -84,7 +84,7 @@ class Runner:
             if self._closed:
                 raise MeasureError("the runner is closed")
             try:
-                with (self.folder / "runner.log").open("wb") as log:
+                with self._log.open("wb") as log:
                     self._process = subprocess.Popen(
                         command,
                         stdin=subprocess.PIPE,
@@ -122,7 +122,7 @@ class Runner:
             self._process.stdin.write(data)
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise MeasureError(f"the runner has ended: {self._said()}") from None
+            raise MeasureError(f"the runner has ended: {end_of(self._log)}") from None
 
     def _line(self, seconds: float) -> bytes:
         """The next line that it says."""
@@ -149,13 +149,8 @@ class Runner:
             raise MeasureError("the runner does not answer")
         part = os.read(descriptor, 1 << 20)
         if not part:
-            raise MeasureError(f"the runner has ended: {self._said()}")
+            raise MeasureError(f"the runner has ended: {end_of(self._log)}")
         self._pending += part
-
-    def _said(self) -> str:
-        with suppress(OSError):
-            return (self.folder / "runner.log").read_text(errors="replace").strip()[-300:]
-        return ""
 
     def _end(self) -> None:
         if self._process is not None:
@@ -175,12 +170,6 @@ class Runner:
             self._process.kill()
         with self._lock:
             self._end()
-
-    def __enter__(self) -> Runner:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
 
 def program(triple: str, alone: bool = False) -> Path:

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from modelc.errors import ConfigError, MeasureError, TargetError, Unmeasurable
 from modelc.measure.job import Answer, Job
+from modelc.measure.pool import end_of
 from modelc.measure.runner import PATIENCE, Runner, program
 from modelc.package import machine_of
 from modelc.target import Target
@@ -61,6 +62,11 @@ ADVICE = (  # what ssh says, and what to do about it
 )
 
 
+REFUSALS = {  # by those codes
+    NO_FOLDER: "no folder can be made",
+    NO_ROOM: "the runner cannot be written",
+    NO_START: "the runner cannot be started",
+}
 ELSEWHERE = "name a folder with room where programs may be started: ssh://USER@HOST:PORT/FOLDER"
 
 
@@ -250,12 +256,8 @@ class SshRunner(Runner):
         code = None if self._process is None else self._process.returncode
         if isinstance(error, Vanished):
             return error
-        if code == NO_FOLDER:
-            return Unmeasurable(f"no folder can be made on {self._board}: {error}; {ELSEWHERE}")
-        if code == NO_ROOM:
-            return Unmeasurable(f"the runner cannot be written on {self._board}: {error}; {ELSEWHERE}")
-        if code == NO_START:
-            return Unmeasurable(f"the runner cannot be started on {self._board}: {error}; {ELSEWHERE}")
+        if code in REFUSALS:
+            return Unmeasurable(f"{REFUSALS[code]} on {self._board}: {error}; {ELSEWHERE}")
         return Unmeasurable(f"the runner does not work on {self._board}: {error}")
 
     def _write(self, data: bytes) -> None:
@@ -279,5 +281,5 @@ class SshRunner(Runner):
             code = process.wait(ENDING)
         except subprocess.TimeoutExpired:
             return Vanished("it does not answer")
-        said = (self._said().splitlines() or ["it said nothing"])[-1].strip()
+        said = (end_of(self._log).splitlines() or ["it said nothing"])[-1].strip()
         return Vanished(said) if code == GONE else MeasureError(said)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure.bench import Bench
 from modelc.measure.builder import BuiltFiles, input_file
-from modelc.measure.measurement import Effort, Measurement, Outcome, Setting
+from modelc.measure.measurement import Effort, Measurement, Setting
 from modelc.measure.pool import Builder
 from modelc.package import machine_of
 from modelc.package.toolchain import native_machine
@@ -63,15 +63,12 @@ def version_here(version_of: VersionOf, target: Target) -> str:
 def build_there(setup: Setup, task: Task, cold_bytes: int, name: str, candidate: Candidate, verify: bool) -> Product:
     with _used(setup) as place:
         begin = time.monotonic()
-        builder = place.builders.get()
-        try:
+        with place.builder() as builder:
             outcome, answer = place.bench.build(name, place.bench.subject(task, cold_bytes), candidate, builder, verify)
-        finally:
-            place.builders.put(builder)
         spent = time.monotonic() - begin
         try:
             if outcome != "done":
-                return Product(name, candidate, failed=_failed(outcome, answer, spent))
+                return Product(name, candidate, failed=Measurement(outcome, answer, build_seconds=spent))
             folder = place.bench.folder
             constants = {n: (folder / input_file(name, task, n)).read_bytes() for n in sorted(task.constants)}
             library = (folder / f"{name}.so").read_bytes()
@@ -92,29 +89,20 @@ def measure_there(
             raise TargetError(f"a worker for {setup.target.name} runs on a machine that is not {setup.target.triple}")
         bench = place.bench
         subject = bench.subject(task, cold_bytes)
-        builder = place.builders.get()
-        try:
+        with place.builder() as builder:
             outcome, why = bench.prepare(subject, builder)
-        finally:
-            place.builders.put(builder)
         if outcome != "done":
-            return _failed(outcome, why, 0.0)
+            return Measurement(outcome, why)
         if subject.reference is None and reference is not None and reference.built is not None:
             _write(bench, task, reference)
             subject.reference = bench.part(reference.name, subject, reference.built)
             subject.reference_key = reference.candidate.key
         subject.best = min(subject.best, best)
         assert product.built is not None
-        own = subject.reference is not None and subject.reference.library == f"{product.name}.so"  # it is done again
-        if not own:
+        if subject.reference is None or subject.reference.library != f"{product.name}.so":  # else it is done again
             _write(bench, task, product)
-        part = bench.part(product.name, subject, product.built)
         begin = time.monotonic()
-        try:
-            measurement = bench.run(product.name, subject, product.candidate, product.built, part, effort)
-        finally:
-            if not own and subject.reference is not part:
-                bench.drop(product.name, task)
+        measurement = bench.run(product.name, subject, product.candidate, product.built, effort)
         return replace(measurement, build_seconds=product.built.seconds, run_seconds=time.monotonic() - begin)
 
 
@@ -137,15 +125,13 @@ class _Place:
     users: int = 0
     since: float = 0.0  # when it was last used
 
-    def __enter__(self) -> _Place:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with _opening:
-            self.users -= 1
-            self.since = time.monotonic()
-        if kind is not None and issubclass(kind, MeasureError):  # the next call has a new one
-            close(self.session)
+    @contextmanager
+    def builder(self) -> Iterator[Builder]:
+        builder = self.builders.get()
+        try:
+            yield builder
+        finally:
+            self.builders.put(builder)
 
 
 _places: dict[str, _Place] = {}
@@ -153,7 +139,8 @@ _opening = threading.Lock()
 _measuring = threading.Lock()  # one at a time, whoever asks
 
 
-def _used(setup: Setup) -> _Place:
+@contextmanager
+def _used(setup: Setup) -> Iterator[_Place]:
     """The place of a tuner, in use until the context ends. Raises Unmeasurable where this is other code."""
     with _opening:
         place = _places.get(setup.session)
@@ -164,7 +151,15 @@ def _used(setup: Setup) -> _Place:
             _close_idle()
             place = _places[setup.session] = _opened(setup)
         place.users += 1
-        return place
+    try:
+        yield place
+    except MeasureError:  # the next call has a new one
+        close(setup.session)
+        raise
+    finally:
+        with _opening:
+            place.users -= 1
+            place.since = time.monotonic()
 
 
 def other_version(who: str, version: str, wanted: str) -> str:
@@ -197,7 +192,3 @@ def _write(bench: Bench, task: Task, product: Product) -> None:
     (bench.folder / f"{product.name}.so").write_bytes(product.library)
     for name, data in product.constants.items():
         (bench.folder / input_file(product.name, task, name)).write_bytes(data)
-
-
-def _failed(outcome: Outcome, why: str, spent: float) -> Measurement:
-    return Measurement(outcome, why, build_seconds=spent)

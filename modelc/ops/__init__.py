@@ -27,7 +27,7 @@ from modelc.ops import (
     softmax,
     trees,
 )
-from modelc.ops.evaluate import evaluate_graph, evaluate_node, run, run_blocks
+from modelc.ops.evaluate import evaluate_graph, evaluate_node, run
 from modelc.ops.opaque import MEANINGS
 from modelc.ops.operator import Definition, Operator
 
@@ -50,5 +50,5 @@ def operator_of(node: Node) -> Operator:
 
 __all__ = [
     "MEANINGS", "OPERATORS", "REFUSED", "Definition", "Operator", "evaluate_graph", "evaluate_node",
-    "operator_of", "run", "run_blocks"
+    "operator_of", "run"
 ]  # fmt: skip

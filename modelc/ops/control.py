@@ -77,4 +77,7 @@ def _control(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> D
     return Definition((), (OpaqueBlock(node.op.lower(), node.op, tuple(reads), tuple(writes), attrs),))
 
 
-OPERATORS = (Operator("If", _if_infer, _control), Operator("Loop", _loop_infer, _control))
+OPERATORS = (
+    Operator("If", _if_infer, _control, steers={0: "the condition"}),
+    Operator("Loop", _loop_infer, _control, steers={0: "the trip count", 1: "the condition"}),
+)

@@ -1,12 +1,37 @@
-"""Operators that compute each element on its own, with NumPy's broadcasting: tables from ONNX name to expression."""
+"""Operators that compute each element on its own, with NumPy's broadcasting: a row for each."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+from math import ceil, floor, trunc
+from typing import Any
 
 from modelc.ir.expr import DTYPES, Const, Expr, Load, cast, const, op, select
 from modelc.ir.graph import Node, Value
+from modelc.ir.scalar import OPERATIONS
+from modelc.ops.interval import (
+    ANY,
+    SIGNED_UNIT,
+    UNIT,
+    Interval,
+    absolute,
+    added,
+    divided,
+    exponential,
+    greatest,
+    least,
+    mapped,
+    multiplied,
+    negated,
+    rectified,
+    remainder,
+    root,
+    subtracted,
+    union,
+)
 from modelc.ops.narrow import bits, decoded, encoded, is_narrow, wide_of
 from modelc.ops.operator import (
     FLOATS,
@@ -27,10 +52,10 @@ from modelc.ops.operator import (
     text,
     widened,
 )
+from modelc.ops.row import of_operands
 
-
-def _plain(name: str) -> Callable[[Node, str, Expr], Expr]:
-    return lambda node, t, x: op(name, x)
+Meaning = Callable[[Node, Inputs, list[Expr]], Expr]
+Result = Callable[[Node, Inputs], str]
 
 
 def _attr(node: Node, name: str, default: float, t: str) -> Const:
@@ -82,51 +107,16 @@ def _isinf(node: Node, t: str, x: Expr) -> Expr:
     return op("eq", x, const(-math.inf if negative else math.inf, t))
 
 
+def _swish(node: Node, t: str, x: Expr) -> Expr:
+    alpha = node.attrs.get("alpha", 1.0)
+    return x * op("sigmoid", x if alpha == 1.0 else _attr(node, "alpha", 1.0, t) * x)
+
+
 def _leaky(node: Node, t: str, x: Expr) -> Expr:
     return select(op("lt", x, const(0, t)), _attr(node, "alpha", 0.01, t) * x, x)
 
 
-_PLAIN = {
-    "Abs": "abs", "Neg": "neg", "Sign": "sign", "Floor": "floor", "Ceil": "ceil", "Round": "round", "Sqrt": "sqrt",
-    "Exp": "exp", "Log": "log", "Erf": "erf", "Tanh": "tanh", "Sigmoid": "sigmoid", "Softplus": "softplus",
-    "Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan", "Sinh": "sinh",
-    "Cosh": "cosh", "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh", "Not": "not", "BitwiseNot": "bitnot",
-    "IsNaN": "isnan",
-}  # fmt: skip
-UNARY: dict[str, Callable[[Node, str, Expr], Expr]] = {
-    **{onnx: _plain(name) for onnx, name in _PLAIN.items()},
-    "Identity": lambda node, t, x: x,
-    "Reciprocal": lambda node, t, x: const(1, t) / x,
-    "Relu": lambda node, t, x: op("max", x, const(0, t)),
-    "LeakyRelu": _leaky,
-    "Elu": _elu,
-    "Selu": _selu,
-    "Celu": _celu,
-    "ThresholdedRelu": lambda node, t, x: select(op("gt", x, _attr(node, "alpha", 1.0, t)), x, const(0, t)),
-    "HardSigmoid": lambda node, t, x: _hard_sigmoid(t, x, _attr(node, "alpha", 0.2, t), _attr(node, "beta", 0.5, t)),
-    "HardSwish": lambda node, t, x: x * _hard_sigmoid(t, x, const(1 / 6, t), const(0.5, t)),
-    "Swish": lambda node, t, x: (
-        x * op("sigmoid", _attr(node, "alpha", 1.0, t) * x)
-        if node.attrs.get("alpha", 1.0) != 1.0
-        else x * op("sigmoid", x)
-    ),
-    "Mish": lambda node, t, x: x * op("tanh", op("softplus", x)),
-    "Softsign": lambda node, t, x: x / (op("abs", x) + const(1, t)),
-    "Gelu": _gelu,
-    "Shrink": _shrink,
-    "IsInf": _isinf,
-}
-# Of several operations: half floats are rounded once, at the end.
-COMPOUND = frozenset(
-    ("LeakyRelu", "Elu", "Selu", "Celu", "HardSigmoid", "HardSwish", "Swish", "Mish", "Softsign", "Gelu")
-)
-
-
 # --- two operands -------------------------------------------------------------------------------------------------
-
-
-def _div(node: Node, t: str, a: Expr, b: Expr) -> Expr:
-    return op("div" if t in FLOATS else "truncdiv", a, b)
 
 
 def _mod(node: Node, t: str, a: Expr, b: Expr) -> Expr:
@@ -142,34 +132,6 @@ def _shift(node: Node, t: str, a: Expr, b: Expr) -> Expr:
 
 def _prelu(node: Node, t: str, x: Expr, slope: Expr) -> Expr:
     return select(op("lt", x, const(0, t)), slope * x, x)
-
-
-def _of(name: str) -> Callable[[Node, str, Expr, Expr], Expr]:
-    return lambda node, t, a, b: op(name, a, b)
-
-
-BINARY: dict[str, Callable[[Node, str, Expr, Expr], Expr]] = {
-    "Add": _of("add"),
-    "Sub": _of("sub"),
-    "Mul": _of("mul"),
-    "Div": _div,
-    "Mod": _mod,
-    "And": _of("and"),
-    "Or": _of("or"),
-    "Xor": _of("xor"),
-    "Equal": _of("eq"),
-    "Greater": _of("gt"),
-    "GreaterOrEqual": _of("ge"),
-    "Less": _of("lt"),
-    "LessOrEqual": _of("le"),
-    "BitwiseAnd": _of("bitand"),
-    "BitwiseOr": _of("bitor"),
-    "BitwiseXor": _of("bitxor"),
-    "BitShift": _shift,
-    "PRelu": _prelu,
-}
-TO_BOOL = {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf"}
-VARIADIC = {"Sum": "add", "Max": "max", "Min": "min"}
 
 
 def _power(t: str, x: Expr, exponent: Expr, of: str) -> Expr:
@@ -199,9 +161,15 @@ def operand(inputs: Inputs, k: int, over: tuple[Expr, ...], extents: tuple[int, 
 
 
 def _map(
-    name: str, meaning: Callable[[Node, Inputs, list[Expr]], Expr], result: Callable[[Node, Inputs], str], arity: int
+    name: str,
+    meaning: Meaning,
+    result: Result,
+    arity: int,
+    interval: Callable[..., Interval] | Interval | None = None,
+    **facts: Any,
 ) -> Operator:
-    """An elementwise operator of `arity` operands (0: any number), whose result has the dtype `result` says."""
+    """An elementwise operator of `arity` operands (0: any number), whose result has the dtype `result` says and lies
+    in `interval`, or where this says by the operands' intervals."""
 
     def infer(node: Node, inputs: Inputs) -> Types:
         count = arity or len(inputs)
@@ -218,7 +186,8 @@ def _map(
         operands = [operand(inputs, k, over, shape) for k in range(arity or len(inputs))]
         return Definition((), (assign(name.lower(), iters, Load("y0", over), meaning(node, inputs, operands)),))
 
-    return Operator(name, infer, define)
+    lies = of_operands(interval) if callable(interval) else interval
+    return Operator(name, infer, define, elementwise=True, interval=lies, **facts)
 
 
 def _dtype(node: Node, inputs: Inputs) -> str:
@@ -233,36 +202,40 @@ def _agreed(node: Node, inputs: Inputs) -> str:
     return dtypes[0]
 
 
-def _unary(name: str) -> Operator:
-    expression = UNARY[name]
-    result = (lambda node, inputs: "bool") if name in TO_BOOL else _dtype
-
-    def meaning(node: Node, inputs: Inputs, xs: list[Expr]) -> Expr:
-        t = _dtype(node, inputs)
-        wide = accumulator(t) if name in COMPOUND else t
-        return widened(expression(node, wide, widened(xs[0], t, wide)), wide, t)
-
-    return _map(name, meaning, result, 1)
+def _to_bool(node: Node, inputs: Inputs) -> str:
+    _agreed(node, inputs)
+    return "bool"
 
 
-def _binary(name: str) -> Operator:
-    expression = BINARY[name]
-
-    def result(node: Node, inputs: Inputs) -> str:
-        agreed = _agreed(node, inputs)
-        return "bool" if name in TO_BOOL else agreed
-
-    return _map(name, lambda node, inputs, xs: expression(node, _dtype(node, inputs), *xs), result, 2)
+def _function(name: str, body: Callable[[Node, str, Expr], Expr], result: Result = _dtype, **facts: Any) -> Operator:
+    """Of one operand and its dtype."""
+    return _map(name, lambda node, inputs, xs: body(node, _dtype(node, inputs), *xs), result, 1, **facts)
 
 
-def _variadic(name: str) -> Operator:
-    def meaning(node: Node, inputs: Inputs, xs: list[Expr]) -> Expr:
-        result = xs[0]
-        for x in xs[1:]:
-            result = op(VARIADIC[name], result, x)
-        return result
+def _compound(name: str, body: Callable[[Node, str, Expr], Expr], **facts: Any) -> Operator:
+    """Of several operations on one operand: half floats are rounded once, at the end."""
 
-    return _map(name, meaning, _agreed, 0)
+    def meaning(node: Node, t: str, x: Expr) -> Expr:
+        wide = accumulator(t)
+        return widened(body(node, wide, widened(x, t, wide)), wide, t)
+
+    return _function(name, meaning, **facts)
+
+
+def _scalar(name: str, scalar: str, **facts: Any) -> Operator:
+    """One scalar operation."""
+    row, result = OPERATIONS[scalar], _agreed
+    if row.result == "bool":
+        result, facts = _to_bool, {"interval": UNIT, **facts}
+    return _map(name, lambda node, inputs, xs: op(scalar, *xs), result, row.arity, scalar=scalar, **facts)
+
+
+def _pair(name: str, body: Callable[[Node, str, Expr, Expr], Expr], **facts: Any) -> Operator:
+    return _map(name, lambda node, inputs, xs: body(node, _dtype(node, inputs), *xs), _agreed, 2, **facts)
+
+
+def _variadic(name: str, operation: str, **facts: Any) -> Operator:
+    return _map(name, lambda node, inputs, xs: reduce(partial(op, operation), xs), _agreed, 0, **facts)
 
 
 def _mean(node: Node, inputs: Inputs, xs: list[Expr]) -> Expr:
@@ -343,19 +316,113 @@ def _clip_define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) 
     return Definition((), (assign("clip", iters, Load("y0", over), body),))
 
 
-OPERATORS: tuple[Operator, ...] = (
-    *map(_unary, UNARY),
-    *map(_binary, BINARY),
-    *map(_variadic, VARIADIC),
-    _map("Mean", _mean, _agreed, 0),
-    _map("Pow", _pow, _dtype, 2),
-    _map("Where", _where, lambda node, inputs: _agreed(node, inputs[1:]), 3),
-    _map("Cast", _cast, _cast_to, 1),
-    _map("BitCast", _bit_cast, _cast_to, 1),
-    Operator(
-        "CastLike",
-        lambda node, inputs: ((_cast_to(node, inputs), required(node, inputs, 0).shape),),
-        lambda node, inputs, outputs: _map("CastLike", _cast, _cast_to, 1).meaning(node, inputs, outputs),
+def _limited(node: Node, inputs: Inputs, operands: Sequence[Interval]) -> Interval:
+    low, high = (operands[k] if k < len(inputs) and inputs[k] is not None else ANY for k in (1, 2))
+    return min(max(operands[0][0], low[0]), high[1]), min(max(operands[0][1], low[1]), high[1])
+
+
+def _truncated(node: Node, inputs: Inputs, operands: Sequence[Interval]) -> Interval:
+    return operands[0] if _cast_to(node, inputs) in FLOATS else mapped(trunc)(operands[0])
+
+
+def _remainder(node: Node, inputs: Inputs, operands: Sequence[Interval]) -> Interval:
+    return remainder(operands[0], operands[1], bool(node.attrs.get("fmod", 0)))
+
+
+UNARY: tuple[Operator, ...] = (
+    _scalar("Abs", "abs", interval=absolute, partly=True, wraps=True),
+    _scalar("Neg", "neg", interval=negated, wraps=True),
+    _scalar("Sign", "sign", interval=SIGNED_UNIT, wraps=True),
+    _scalar("Floor", "floor", interval=mapped(floor), partly=True),
+    _scalar("Ceil", "ceil", interval=mapped(ceil), partly=True),
+    _scalar("Round", "round", interval=mapped(round), partly=True),
+    _scalar("Sqrt", "sqrt", interval=root),
+    _scalar("Exp", "exp", interval=exponential, bends=(-9.0, 9.0)),
+    _scalar("Erf", "erf", interval=SIGNED_UNIT, bends=(-5.0, 5.0)),
+    _scalar("Tanh", "tanh", interval=SIGNED_UNIT, bends=(-5.0, 5.0)),
+    _scalar("Sigmoid", "sigmoid", interval=UNIT, bends=(-9.0, 9.0)),
+    _scalar("Softplus", "softplus", interval=lambda a: (0, max(a[1], 0) + 1), bends=(-9.0, 9.0)),
+    _scalar("Sin", "sin", interval=SIGNED_UNIT),
+    _scalar("Cos", "cos", interval=SIGNED_UNIT),
+    *(_scalar(name, name.lower()) for name in ("Log", "Tan", "Asin", "Acos", "Atan")),
+    *(_scalar(name, name.lower()) for name in ("Sinh", "Cosh", "Asinh", "Acosh", "Atanh")),
+    _scalar("Not", "not"),
+    _scalar("BitwiseNot", "bitnot", wraps=True),
+    _scalar("IsNaN", "isnan"),
+    _function("IsInf", _isinf, lambda node, inputs: "bool", interval=UNIT),
+    _function("Identity", lambda node, t, x: x, numbers="moves"),
+    _function("Reciprocal", lambda node, t, x: const(1, t) / x, interval=lambda a: divided((1, 1), a)),
+    _function(
+        "Relu",
+        lambda node, t, x: op("max", x, const(0, t)),
+        interval=rectified,
+        bends=(0.0,),
+        partly=True,
+        wraps=True,
     ),
-    Operator("Clip", _clip_infer, _clip_define),
+    _function(
+        "ThresholdedRelu",
+        lambda node, t, x: select(op("gt", x, _attr(node, "alpha", 1.0, t)), x, const(0, t)),
+    ),
+    _function("Shrink", _shrink),
+    _compound("LeakyRelu", _leaky, bends=(0.0,)),
+    _compound("Elu", _elu, bends=(0.0,)),
+    _compound("Selu", _selu, bends=(0.0,)),
+    _compound("Celu", _celu, bends=(0.0,)),
+    _compound(
+        "HardSigmoid",
+        lambda node, t, x: _hard_sigmoid(t, x, _attr(node, "alpha", 0.2, t), _attr(node, "beta", 0.5, t)),
+        interval=UNIT,
+    ),
+    _compound(
+        "HardSwish", lambda node, t, x: x * _hard_sigmoid(t, x, const(1 / 6, t), const(0.5, t)), bends=(-3.0, 0.0, 3.0)
+    ),
+    _compound("Swish", _swish),
+    _compound("Mish", lambda node, t, x: x * op("tanh", op("softplus", x)), bends=(-9.0, 9.0)),
+    _compound("Softsign", lambda node, t, x: x / (op("abs", x) + const(1, t)), interval=SIGNED_UNIT, bends=(-5.0, 5.0)),
+    _compound("Gelu", _gelu, bends=(-5.0, 5.0)),
+)
+OPERATORS: tuple[Operator, ...] = (
+    *UNARY,
+    _scalar("Add", "add", interval=added, wraps=True),
+    _scalar("Sub", "sub", interval=subtracted, wraps=True),
+    _scalar("Mul", "mul", interval=multiplied, wraps=True),
+    _pair(
+        "Div",
+        lambda node, t, a, b: op("div" if t in FLOATS else "truncdiv", a, b),
+        scalar="div",
+        interval=divided,
+        wraps=True,
+    ),
+    replace(_pair("Mod", _mod, wraps=True), interval=_remainder),
+    _scalar("And", "and"),
+    _scalar("Or", "or"),
+    _scalar("Xor", "xor"),
+    _scalar("Equal", "eq"),
+    _scalar("Greater", "gt"),
+    _scalar("GreaterOrEqual", "ge"),
+    _scalar("Less", "lt"),
+    _scalar("LessOrEqual", "le"),
+    _scalar("BitwiseAnd", "bitand", wraps=True),
+    _scalar("BitwiseOr", "bitor", wraps=True),
+    _scalar("BitwiseXor", "bitxor", wraps=True),
+    _pair("BitShift", _shift, wraps=True),
+    _pair("PRelu", _prelu, bends=(0.0,)),
+    _variadic("Sum", "add", interval=added, wraps=True),
+    _variadic("Max", "max", scalar="max", numbers="joins", interval=greatest),
+    _variadic("Min", "min", scalar="min", numbers="joins", interval=least),
+    _map("Mean", _mean, _agreed, 0),
+    _map("Pow", _pow, _dtype, 2, scalar="pow"),
+    _map(
+        "Where",
+        _where,
+        lambda node, inputs: _agreed(node, inputs[1:]),
+        3,
+        holds=(1, 2),
+        interval=lambda c, a, b: union((a, b)),
+    ),
+    replace(_map("Cast", _cast, _cast_to, 1, holds=(0,)), interval=_truncated),
+    _map("BitCast", _bit_cast, _cast_to, 1),
+    _map("CastLike", _cast, _cast_to, 1),
+    Operator("Clip", _clip_infer, _clip_define, holds=(0,), elementwise=True, interval=_limited),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,28 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.ir.block import AnyBlock, OpaqueBlock
 from modelc.ir.control import run_control
 from modelc.ir.expr import DTYPES
 from modelc.ir.graph import Graph, Node, Value
-from modelc.ir.interpret import run_block
-from modelc.ops.opaque import MEANINGS, Meaning
+from modelc.ir.interpret import run_blocks
+from modelc.ops.opaque import MEANINGS
 from modelc.ops.operator import Definition, Inputs, fail
 
 Array = NDArray[Any]
-
-
-def run_blocks(
-    blocks: Iterable[AnyBlock], buffers: MutableMapping[str, Array], opaque: Mapping[str, Meaning] = MEANINGS
-) -> None:
-    """Executes `blocks` in order over `buffers` (arrays by name; the written ones must exist)."""
-    for block in blocks:
-        if isinstance(block, OpaqueBlock):
-            results = opaque[block.meaning](dict(block.attrs), *(buffers[b] for b in block.inputs))
-            for name, result in zip(block.outputs, results, strict=False):
-                buffers[name][...] = result
-        else:
-            run_block(block, buffers)
 
 
 def run(definition: Definition, inputs: Iterable[Array | None], outputs: Iterable[Value | None]) -> tuple[Array, ...]:
@@ -45,7 +31,7 @@ def run(definition: Definition, inputs: Iterable[Array | None], outputs: Iterabl
             buffers[f"y{k}"] = np.zeros(value.shape, DTYPES[value.dtype])
     for buffer, table in definition.constants:
         buffers[buffer.name] = table
-    run_blocks(definition.blocks, buffers)
+    run_blocks(definition.blocks, buffers, MEANINGS)
     return tuple(buffers.get(f"y{k}", np.zeros(0)) for k in range(len(outputs)))
 
 

@@ -160,5 +160,5 @@ OPERATORS = (
     Operator("NonZero", _non_zero_infer, _non_zero),
     Operator("SuppressBoxes", _nms_infer, _nms),
     Operator("ListBoxes", _list_infer, _list),
-    Operator("Unique", _unique_infer, _unique),
+    Operator("Unique", _unique_infer, _unique, wraps=True),
 )

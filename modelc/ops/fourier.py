@@ -119,4 +119,7 @@ def _stft_define(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     return Definition((), (fold("add", "stft", iters, Load("y0", over), body),), (_table(table, x.dtype),))
 
 
-OPERATORS = (Operator("DFT", _dft_infer, _dft_define), Operator("STFT", _stft_infer, _stft_define))
+OPERATORS = (
+    Operator("DFT", _dft_infer, _dft_define, steers={1: "the length", 2: "the axis"}),
+    Operator("STFT", _stft_infer, _stft_define, steers={1: "the step", 3: "the length"}),
+)

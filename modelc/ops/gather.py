@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
+
 import numpy as np
 
 from modelc.ir.addresses import claim
 from modelc.ir.block import Buffer, Iter
 from modelc.ir.expr import Const, Expr, Load, Var, cast, op, select
 from modelc.ir.graph import Node, Value
+from modelc.ops.interval import Interval
 from modelc.ops.operator import (
     Definition,
     Inputs,
@@ -27,6 +31,7 @@ from modelc.ops.operator import (
     steering_data,
     text,
 )
+from modelc.ops.row import first
 
 Outputs = tuple[Value | None, ...]
 
@@ -215,13 +220,21 @@ def _cache(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     return Definition((), (assign("cache", grid(cache.shape), Load("y0", over), body),))
 
 
+def _total(node: Node, inputs: Inputs, operands: Sequence[Interval]) -> Interval:
+    """Of a running sum at most all terms, from none on."""
+    x, axis = required(node, inputs, 0), required(node, inputs, 1).data
+    terms = x.shape[int(axis.reshape(-1)[0])] if axis is not None else prod(x.shape)
+    low, high = operands[0]
+    return min(low * terms, low, 0), max(high * terms, high, 0)
+
+
 OPERATORS = (
     Operator("TensorScatter", _cache_infer, _cache),
-    Operator("Gather", _gather_infer, _gather),
-    Operator("GatherElements", _elements_infer, _elements),
-    Operator("GatherND", _nd_infer, _nd),
-    Operator("OneHot", _one_hot_infer, _one_hot),
-    Operator("Compress", _compress_infer, _compress),
-    Operator("CumSum", same_type, _cumulative),
+    Operator("Gather", _gather_infer, _gather, addresses=(1,), numbers="selects"),
+    Operator("GatherElements", _elements_infer, _elements, addresses=(1,), numbers="selects"),
+    Operator("GatherND", _nd_infer, _nd, addresses=(1,), numbers="selects"),
+    Operator("OneHot", _one_hot_infer, _one_hot, steers={1: "the depth"}),
+    Operator("Compress", _compress_infer, _compress, interval=first, wraps=True),
+    Operator("CumSum", same_type, _cumulative, steers={1: "the axis"}, interval=_total, wraps=True),
     Operator("CumProd", same_type, _cumulative),
 )

@@ -192,7 +192,7 @@ def einsum_define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...])
 
 
 OPERATORS = (
-    Operator("MatMul", matmul_infer, matmul_define),
+    Operator("MatMul", matmul_infer, matmul_define, wraps=True),
     Operator("Gemm", gemm_infer, gemm_define),
-    Operator("Einsum", einsum_infer, einsum_define),
+    Operator("Einsum", einsum_infer, einsum_define, wraps=True),
 )

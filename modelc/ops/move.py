@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import Any
 
 from modelc.ir.addresses import claim
 from modelc.ir.affine import simplify
@@ -42,6 +43,7 @@ def _moved(
     name: str,
     shape: Callable[[Node, Inputs], Shape],
     index: Callable[[Node, Inputs, tuple[Var, ...], Shape], tuple[Expr, ...]],
+    **facts: Any,
 ) -> Operator:
     """An operator whose output is its input, read at `index(output point)`."""
 
@@ -54,7 +56,7 @@ def _moved(
         at = tuple(tidy(i, iters) for i in index(node, inputs, over, extents))
         return Definition((), (assign(name.lower(), iters, Load("y0", over), Load("x0", at)),))
 
-    return Operator(name, infer, define)
+    return Operator(name, infer, define, **{"numbers": "moves", **facts})
 
 
 # --- Transpose ----------------------------------------------------------------------------------------------------
@@ -356,17 +358,24 @@ def _dropout(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
 
 OPERATORS = (
     _moved("Transpose", _transposed_shape, _transposed),
-    _moved("Reshape", _reshape_shape, _reshape_index),
+    _moved("Reshape", _reshape_shape, _reshape_index, steers={1: "the shape"}, sizes=(1,)),
     _moved("Flatten", _flatten_shape, _reshape_index),
-    _moved("Squeeze", _squeeze_shape, _reshape_index),
-    _moved("Unsqueeze", _unsqueeze_shape, _reshape_index),
-    _moved("Expand", _expand_shape, _expand_index),
-    _moved("Tile", _tile_shape, _tile_index),
-    _moved("Slice", lambda node, inputs: tuple(n for _, _, n in sliced(node, inputs)), _slice_index),
-    _moved("DepthToSpace", _to_space_shape, _to_space_index),
-    _moved("SpaceToDepth", _to_depth_shape, _to_depth_index),
-    Operator("Dropout", _dropout_infer, _dropout),
-    Operator("Concat", _concat_infer, _concat),
-    Operator("Split", _split_infer, _split),
-    Operator("ReverseSequence", same_type, _reverse),
+    _moved("Squeeze", _squeeze_shape, _reshape_index, steers={1: "the axes"}),
+    _moved("Unsqueeze", _unsqueeze_shape, _reshape_index, steers={1: "the axes"}),
+    _moved("Expand", _expand_shape, _expand_index, steers={1: "the shape"}, sizes=(1,)),
+    _moved("Tile", _tile_shape, _tile_index, steers={1: "the repeats"}, sizes=(1,)),
+    _moved(
+        "Slice",
+        lambda node, inputs: tuple(n for _, _, n in sliced(node, inputs)),
+        _slice_index,
+        steers={1: "the starts", 2: "the ends", 3: "the axes", 4: "the steps"},
+        sizes=(1, 2),
+        numbers="selects",
+    ),
+    _moved("DepthToSpace", _to_space_shape, _to_space_index, wraps=True),
+    _moved("SpaceToDepth", _to_depth_shape, _to_depth_index, wraps=True),
+    Operator("Dropout", _dropout_infer, _dropout, steers={2: "the training mode"}, numbers="moves", elementwise=True),
+    Operator("Concat", _concat_infer, _concat, numbers="joins"),
+    Operator("Split", _split_infer, _split, steers={1: "the sizes"}, numbers="selects"),
+    Operator("ReverseSequence", same_type, _reverse, addresses=(1,), wraps=True),
 )

@@ -21,9 +21,10 @@ from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, Buffer, Iter, OpaqueB
 from modelc.ir.check import accesses, inside
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, cast, const, op
 from modelc.ir.graph import Node, Value
+from modelc.ops.row import Inputs as Inputs
+from modelc.ops.row import Row
 
 Shape = tuple[int, ...]
-Inputs = tuple[Value | None, ...]
 Types = tuple[tuple[str, Shape], ...]
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
@@ -41,11 +42,10 @@ class Definition:
 
 
 @dataclass(frozen=True)
-class Operator:
-    """One operator: `infer` gives dtype and shape of every output, `define` its meaning. Both raise ModelError for
-    what the operator does not take."""
+class Operator(Row):
+    """One operator of the library: what is known by its name; `infer` gives dtype and shape of every output, `define`
+    its meaning. Both raise ModelError for what the operator does not take."""
 
-    name: str
     infer: Callable[[Node, Inputs], Types]
     meaning: Callable[[Node, Inputs, tuple[Value | None, ...]], Definition]
 

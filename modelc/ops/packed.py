@@ -101,17 +101,12 @@ MOST_WORDS = 4  # of a column's weights in one step of the sum
 
 
 def words(numbers: NDArray[np.uint8], bits: int, block: int) -> NDArray[np.int32]:
-    """[K, N] numbers of so many bits as int32 [K / block, block * bits / 32, N]. A word has four bytes, and a byte
-    numbers that lie as far apart in the block as it has words of four numbers: the lowest bits of all bytes of word g
-    are the numbers from 4 g on."""
-    depth, columns = numbers.shape
-    parts = 8 // bits
-    apart = numbers.reshape(depth // block, parts, block // (4 * parts), 4, columns).astype(np.uint32)
-    places = np.arange(parts, dtype=np.uint32).reshape(1, parts, 1, 1, 1) * bits
-    bytes_ = np.arange(4, dtype=np.uint32).reshape(1, 1, 1, 4, 1) * 8
-    merged = np.bitwise_or.reduce(np.bitwise_or.reduce(apart << (places + bytes_), axis=1), axis=2)
-    result: NDArray[np.int32] = merged.astype(np.uint32).view(np.int32)
-    return result
+    """[K, N] numbers of so many bits as int32 [K / block, block * bits / 32, N]: a word has four of the bytes of
+    `packed`, the first lowest."""
+    bytes_ = packed(numbers, bits, block)
+    by_word = bytes_.reshape(len(bytes_), -1, 4, bytes_.shape[-1]).transpose(0, 1, 3, 2)
+    merged: NDArray[np.int32] = np.ascontiguousarray(by_word).view("<i4")[..., 0].astype(np.int32)
+    return merged
 
 
 def _scaled(node: Node, x: Value) -> tuple[tuple[Iter, ...], tuple[Buffer, ...], tuple[Block, ...], int]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from modelc.ir.expr import Const, Expr, Load, const, op, select
 from modelc.ir.graph import Node, Value
+from modelc.ops.interval import Interval, union
 from modelc.ops.operator import (
     Definition,
     Inputs,
@@ -103,6 +106,12 @@ def _filling(node: Node, inputs: Inputs, dtype: str) -> Expr:
     return scalar(value) or Load("x2", (Const(0),) * len(value.shape))
 
 
+def _padded(node: Node, inputs: Inputs, operands: Sequence[Interval]) -> Interval:
+    if text(node, "mode", "constant") != "constant":
+        return operands[0]
+    return union((operands[0], operands[2] if given(inputs, 2) is not None else (0, 0)))
+
+
 # --- Trilu, CenterCropPad ---------------------------------------------------------------------------------------------
 
 
@@ -139,11 +148,13 @@ def _crop(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
 
 
 OPERATORS = (
-    Operator("Pad", _pad_infer, _pad),
-    Operator("Trilu", same_type, _trilu),
+    Operator("Pad", _pad_infer, _pad, steers={1: "the pads", 3: "the axes"}, sizes=(1,), interval=_padded, wraps=True),
+    Operator("Trilu", same_type, _trilu, steers={1: "the diagonal"}, wraps=True),
     Operator(
         "CenterCropPad",
         lambda node, inputs: ((required(node, inputs, 0).dtype, _crop_shape(node, inputs)),),
         _crop,
+        steers={1: "the shape"},
+        wraps=True,
     ),
 )

@@ -185,10 +185,10 @@ def _global_lp(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) ->
 
 
 OPERATORS = (
-    Operator("MaxPool", _infer, _max),
+    Operator("MaxPool", _infer, _max, numbers="chooses"),
     Operator("AveragePool", _infer, _average),
     Operator("LpPool", _infer, _lp),
-    Operator("GlobalMaxPool", _global_infer, _global_max),
+    Operator("GlobalMaxPool", _global_infer, _global_max, numbers="chooses"),
     Operator("GlobalAveragePool", _global_infer, _global_average),
     Operator("GlobalLpPool", _global_infer, _global_lp),
 )

@@ -118,7 +118,7 @@ def _quantize(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     zero, limits = zero_point(inputs, 2, at, real), node.attrs.get("limits")
     if dtype in NARROW_FLOATS:
         body = encoded(_plus(body, zero), real, dtype, bool(node.attrs.get("saturate", 1)))
-    elif limits is not None:  # which passes set: numbers that were bytes once (passes/rounded.py)
+    elif limits is not None:  # which passes set: numbers that were bytes once (passes/written_as_read.py)
         least, largest = (const(int(limit), real) for limit in limits)
         body = cast(dtype, op("min", op("max", _plus(body, zero), least), largest))
     else:
@@ -226,18 +226,30 @@ def bounded(node: Node, inputs: Inputs, block: Block) -> Block:
     return block.mapped(visit) if any(bounds.values()) else block
 
 
-def _conv_integer(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
-    x, w = required(node, inputs, 0), required(node, inputs, 1)
-    per_channel = _one_or(given(inputs, 3), lambda load: load.indices[:1])
-    zeros = {"x0": (2, _one_or(given(inputs, 2), lambda load: load.indices[1:2])), "x1": (3, per_channel)}
-    block = centred(conv_block(node, x, w), inputs, zeros)
-    return Definition((), (renamed_output(bounded(node, inputs, block), "y0"),))
+def _contracted(node: Node, inputs: Inputs, place: int) -> Block:
+    """The contraction of input 0 and input `place`; their zero points are inputs 2 and `place` + 2."""
+    names, zeros = ("x0", f"x{place}"), (given(inputs, 2), given(inputs, place + 2))
+    x, w = required(node, inputs, 0), required(node, inputs, place)
+    if "Conv" in node.op:
+        at = _one_or(zeros[0], lambda load: load.indices[1:2]), _one_or(zeros[1], lambda load: load.indices[:1])
+        block = conv_block(node, x, w, names)
+    else:
+        at = _tail(zeros[0], -2), _tail(zeros[1], -1)
+        block = matmul_block(node, x, w, names)
+    return centred(block, inputs, {names[0]: (2, at[0]), names[1]: (place + 2, at[1])})
 
 
-def _matmul_integer(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
-    a, b = required(node, inputs, 0), required(node, inputs, 1)
-    zeros = {"x0": (2, _tail(given(inputs, 2), -2)), "x1": (3, _tail(given(inputs, 3), -1))}
-    block = centred(matmul_block(node, a, b), inputs, zeros)
+def _contracted_shape(node: Node, inputs: Inputs, place: int) -> Shape:
+    shape = conv_shape if "Conv" in node.op else matmul_shape
+    return shape(node, required(node, inputs, 0), required(node, inputs, place))
+
+
+def _integer_infer(node: Node, inputs: Inputs) -> Types:
+    return (("int32", _contracted_shape(node, inputs, 1)),)
+
+
+def _integer(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    block = _contracted(node, inputs, 1)
     return Definition((), (renamed_output(bounded(node, inputs, block), "y0"),))
 
 
@@ -248,71 +260,35 @@ def _scale_at(inputs: Inputs, k: int, at: Sequence[Expr], real: str) -> Expr:
     return widened(Load(f"x{k}", indices), value.dtype, real)
 
 
-def _requantised(
-    inputs: Inputs, block: Block, output: tuple[str, Shape], named: tuple[str, ...],
-    rows: Sequence[Expr], columns: Sequence[Expr], bias: Expr | None,
-) -> Definition:  # fmt: skip
-    """int32 `sum` back to the output's whole numbers: inputs 1, 4, 6 are the scales, 7 the output's zero point."""
-    dtype, shape = output
-    over = point(named)
-    total: Expr = Load("sum", over)
-    total = total if bias is None else total + bias
+def _linear_infer(node: Node, inputs: Inputs) -> Types:
+    return ((required(node, inputs, 7).dtype, _contracted_shape(node, inputs, 3)),)
+
+
+def _linear(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    """The sum in int32, and that as the output's whole numbers: inputs 1, 4, 6 are the scales, 7 the output's zero
+    point, 8 a convolution's bias."""
+    ((dtype, shape),), block = _linear_infer(node, inputs), _contracted(node, inputs, 3)
+    conv, at = node.op == "QLinearConv", block.writes[0].indices
+    x = required(node, inputs, 0)
+    named = ("n", "o", *SPACE[len(x.shape) - 2]) if conv else tuple(v.name for v in at if isinstance(v, Var))
+    rows, columns = ((), (Var("o"),)) if conv else (at[-2:-1], at[-1:])
+    total: Expr = Load("sum", point(named))
+    if conv and given(inputs, 8) is not None:
+        total = total + Load("x8", columns)
     real = real_of(*(v for v in (inputs[1], inputs[4], inputs[6]) if v is not None))
     scale = _scale_at(inputs, 1, rows, real) * _scale_at(inputs, 4, columns, real) / _scale_at(inputs, 6, (), real)
     zero = zero_point(inputs, 7, [Const(0)] * len(inputs[7].shape if inputs[7] else ()), real)
-    body = op("round", cast(real, total) * scale)
-    body = saturated(body, real, dtype, zero)
-    final = assign("requantize", grid(shape, named), Load("y0", over), body)
+    body = saturated(op("round", cast(real, total) * scale), real, dtype, zero)
+    final = assign("requantize", grid(shape, named), Load("y0", point(named)), body)
     return Definition((Buffer("sum", "int32", shape),), (block, final))
-
-
-def _qconv_infer(node: Node, inputs: Inputs) -> Types:
-    return ((required(node, inputs, 7).dtype, conv_shape(node, required(node, inputs, 0), required(node, inputs, 3))),)
-
-
-def _qconv(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
-    x, w = required(node, inputs, 0), required(node, inputs, 3)
-    block = conv_block(node, x, w, ("x0", "x3"))
-    zeros = {
-        "x0": (2, _one_or(given(inputs, 2), lambda load: load.indices[1:2])),
-        "x3": (5, _one_or(given(inputs, 5), lambda load: load.indices[:1])),
-    }
-    output = _qconv_infer(node, inputs)[0]
-    channel = (Var("o"),)
-    bias = Load("x8", channel) if given(inputs, 8) is not None else None
-    named = ("n", "o", *SPACE[len(x.shape) - 2])
-    return _requantised(inputs, centred(block, inputs, zeros), output, named, (), channel, bias)
-
-
-def _qmatmul_infer(node: Node, inputs: Inputs) -> Types:
-    shape = matmul_shape(node, required(node, inputs, 0), required(node, inputs, 3))
-    return ((required(node, inputs, 7).dtype, shape),)
-
-
-def _qmatmul(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
-    a, b = required(node, inputs, 0), required(node, inputs, 3)
-    zeros = {"x0": (2, _tail(given(inputs, 2), -2)), "x3": (5, _tail(given(inputs, 5), -1))}
-    block = centred(matmul_block(node, a, b, ("x0", "x3")), inputs, zeros)
-    output = _qmatmul_infer(node, inputs)[0]
-    named = tuple(v.name for v in block.writes[0].indices if isinstance(v, Var))
-    at = block.writes[0].indices
-    return _requantised(inputs, block, output, named, at[-2:-1], at[-1:], None)
 
 
 OPERATORS = (
     Operator("QuantizeLinear", _quantize_infer, _quantize),
     Operator("DequantizeLinear", _dequantize_infer, _dequantize),
     Operator("DynamicQuantizeLinear", _dynamic_infer, _dynamic),
-    Operator(
-        "ConvInteger",
-        lambda node, inputs: (("int32", conv_shape(node, required(node, inputs, 0), required(node, inputs, 1))),),
-        _conv_integer,
-    ),
-    Operator(
-        "MatMulInteger",
-        lambda node, inputs: (("int32", matmul_shape(node, required(node, inputs, 0), required(node, inputs, 1))),),
-        _matmul_integer,
-    ),
-    Operator("QLinearConv", _qconv_infer, _qconv),
-    Operator("QLinearMatMul", _qmatmul_infer, _qmatmul),
+    Operator("ConvInteger", _integer_infer, _integer),
+    Operator("MatMulInteger", _integer_infer, _integer),
+    Operator("QLinearConv", _linear_infer, _linear),
+    Operator("QLinearMatMul", _linear_infer, _linear),
 )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf, prod
+from typing import Any
 
 from modelc.ir.block import Block, Buffer, Iter
-from modelc.ir.expr import Const, Expr, Load, Var, cast, const, op, select
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, cast, const, op, select
 from modelc.ir.graph import Node, Value
+from modelc.ops.interval import Interval
 from modelc.ops.operator import (
     FLOATS,
     Definition,
@@ -30,15 +32,17 @@ from modelc.ops.operator import (
     required,
     widened,
 )
+from modelc.ops.row import first
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """`each` is aggregated, `finish(total, count, dtype)` is the result."""
+    """`each` is aggregated, `finish(total, count, dtype)` is the result; `facts` are those of its row."""
 
     aggregation: str
     each: Callable[[Expr], Expr] | None = None
     finish: Callable[[Expr, int, str], Expr] | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _mean(total: Expr, count: int, t: str) -> Expr:
@@ -61,14 +65,25 @@ def _magnitude(x: Expr) -> Expr:
     return op("abs", x)
 
 
+def _sum_within(node: Node, inputs: Inputs, operands: Sequence[Interval]) -> Interval:
+    """As many terms as elements become one."""
+    x, ((_, shape),) = required(node, inputs, 0), _infer(node, inputs)
+    terms = prod(x.shape) // max(prod(shape), 1)
+    slack = 0 if DTYPES[x.dtype].kind in "iu" else SLACK
+    low, high = (end * terms if end or terms else 0 for end in operands[0])
+    return low - abs(low) * slack if low else 0, high + abs(high) * slack if high else 0
+
+
+SLACK = 1e-6  # of a sum of floats: what rounding may add
+WRAPS = {"wraps": True}
 REDUCTIONS = {
-    "ReduceSum": Reduction("add"),
-    "ReduceMean": Reduction("add", None, _mean),
-    "ReduceMax": Reduction("max"),
-    "ReduceMin": Reduction("min"),
-    "ReduceProd": Reduction("mul"),
-    "ReduceSumSquare": Reduction("add", _square),
-    "ReduceL1": Reduction("add", _magnitude),
+    "ReduceSum": Reduction("add", facts={"interval": _sum_within, **WRAPS}),
+    "ReduceMean": Reduction("add", None, _mean, {"interval": first}),
+    "ReduceMax": Reduction("max", facts={"numbers": "chooses", **WRAPS}),
+    "ReduceMin": Reduction("min", facts={"numbers": "chooses", **WRAPS}),
+    "ReduceProd": Reduction("mul", facts=WRAPS),
+    "ReduceSumSquare": Reduction("add", _square, facts=WRAPS),
+    "ReduceL1": Reduction("add", _magnitude, facts=WRAPS),
     "ReduceL2": Reduction("add", _square, _root),
     "ReduceLogSum": Reduction("add", None, _log),
 }
@@ -214,9 +229,14 @@ def _arg_define(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -
     return Definition(tuple(locals_), tuple(blocks))
 
 
+def _places(node: Node, inputs: Inputs, operands: Sequence[Interval]) -> Interval:
+    return 0, required(node, inputs, 0).shape[int(node.attrs.get("axis", 0))] - 1
+
+
+AXES = {1: "the axes"}
 OPERATORS = (
-    *(Operator(name, _infer, _define) for name in REDUCTIONS),
-    Operator("ReduceLogSumExp", _infer, _log_sum_exp),
-    Operator("ArgMax", _arg_infer, _arg_define),
-    Operator("ArgMin", _arg_infer, _arg_define),
+    *(Operator(name, _infer, _define, steers=AXES, **reduction.facts) for name, reduction in REDUCTIONS.items()),
+    Operator("ReduceLogSumExp", _infer, _log_sum_exp, steers=AXES),
+    Operator("ArgMax", _arg_infer, _arg_define, interval=_places),
+    Operator("ArgMin", _arg_infer, _arg_define, interval=_places),
 )

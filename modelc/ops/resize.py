@@ -270,4 +270,4 @@ def _weighted(
     return Definition((Buffer("sum", wide, shape),), (block,), tuple(constants)), total
 
 
-OPERATORS = (Operator("Resize", _infer, _define),)
+OPERATORS = (Operator("Resize", _infer, _define, steers={1: "the roi", 2: "the scales", 3: "the sizes"}),)

@@ -102,8 +102,8 @@ def _det(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
 OPERATORS = (
     Operator("RoiAlign", _roi_infer, _roi),
     Operator("Det", _det_infer, _det),
-    Operator("TopK", _topk_infer, _topk),
-    Operator("ScatterND", same_type, _scatter),
-    Operator("ScatterElements", same_type, _scatter),
-    Operator("Scatter", same_type, _scatter),
+    Operator("TopK", _topk_infer, _topk, steers={1: "k"}, sizes=(1,), wraps=True),
+    Operator("ScatterND", same_type, _scatter, addresses=(1,), wraps=True),
+    Operator("ScatterElements", same_type, _scatter, addresses=(1,), wraps=True),
+    Operator("Scatter", same_type, _scatter, addresses=(1,)),
 )

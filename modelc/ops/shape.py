@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import ceil, isfinite
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ Outputs = tuple[Value | None, ...]
 LONGEST_WINDOW = 1 << 20  # of a cosine: it is a constant
 
 
-def table(name: str, values: Callable[[Node, Inputs], NDArray[np.generic]]) -> Operator:
+def table(name: str, values: Callable[[Node, Inputs], NDArray[np.generic]], **facts: Any) -> Operator:
     """An operator whose output is known when compiling."""
 
     def infer(node: Node, inputs: Inputs) -> Types:
@@ -47,7 +48,7 @@ def table(name: str, values: Callable[[Node, Inputs], NDArray[np.generic]]) -> O
         block = assign(name.lower(), grid(constant.shape), Load("y0", over), Load("table", over))
         return Definition((), (block,), ((Buffer("table", constant.dtype.name, constant.shape), constant),))
 
-    return Operator(name, infer, define)
+    return Operator(name, infer, define, **facts)
 
 
 def _shape(node: Node, inputs: Inputs) -> NDArray[np.generic]:
@@ -124,13 +125,14 @@ def _eye(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     return Definition((), (assign("eye", grid(shape), Load("y0", (m, n)), body),))
 
 
+SIZE = {0: "the size"}
 OPERATORS = (
     table("Shape", _shape),
     table("Size", _size),
-    table("HannWindow", _window(0.5, 0.0)),
-    table("HammingWindow", _window(25 / 46, 0.0)),
-    table("BlackmanWindow", _window(0.42, 0.08)),
-    Operator("ConstantOfShape", _filled_infer, _filled),
-    Operator("Range", _range_infer, _range),
+    table("HannWindow", _window(0.5, 0.0), steers=SIZE),
+    table("HammingWindow", _window(25 / 46, 0.0), steers=SIZE),
+    table("BlackmanWindow", _window(0.42, 0.08), steers=SIZE),
+    Operator("ConstantOfShape", _filled_infer, _filled, steers=SIZE, sizes=(0,)),
+    Operator("Range", _range_infer, _range, steers={0: "the start", 1: "the limit", 2: "the delta"}, sizes=(0, 1, 2)),
     Operator("EyeLike", _eye_infer, _eye),
 )

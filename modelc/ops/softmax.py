@@ -5,6 +5,7 @@ from __future__ import annotations
 from modelc.ir.block import Block, Buffer
 from modelc.ir.expr import Load, Var, cast, const, op
 from modelc.ir.graph import Node, Value
+from modelc.ops.interval import UNIT
 from modelc.ops.operator import (
     Definition,
     Inputs,
@@ -71,7 +72,7 @@ def _hardmax(node: Node, inputs: Inputs, outputs: tuple[Value | None, ...]) -> D
 
 
 OPERATORS = (
-    Operator("Softmax", same_type, _define),
+    Operator("Softmax", same_type, _define, interval=UNIT),
     Operator("LogSoftmax", same_type, _define),
-    Operator("Hardmax", same_type, _hardmax),
+    Operator("Hardmax", same_type, _hardmax, interval=UNIT),
 )

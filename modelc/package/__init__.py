@@ -15,16 +15,7 @@ from modelc.package.link import compile_kernel, link_kernel, runtime_objects
 from modelc.package.manifest import SCHEMA_VERSION, FileInfo, Manifest
 from modelc.package.read import Package, read_choices, read_package, read_verification
 from modelc.package.sources import RUNTIME
-from modelc.package.spec import (
-    ALIGNMENT,
-    ArenaTensor,
-    Argument,
-    FixedInput,
-    PackageSpec,
-    PackageTarget,
-    Plan,
-    Step,
-)
+from modelc.package.spec import ALIGNMENT, ArenaTensor, Argument, FixedInput, PackageSpec, PackageTarget, Plan, Step
 from modelc.package.tensor import TensorInfo
 from modelc.package.toolchain import Toolchain, find_toolchain, machine_of
 from modelc.package.write import check_place, write_package, write_verification

@@ -36,6 +36,11 @@ def elf_header(data: bytes, what: str) -> tuple[int, int]:
     return struct.unpack_from("<H", data, 18)[0], 32 * data[4]
 
 
+def text_at(data: bytes, begin: int) -> str:
+    """A text of C. Raises ValueError where it does not end."""
+    return data[begin : data.index(b"\0", begin)].decode()
+
+
 def shared_library(data: bytes, what: str) -> SharedLibrary:
     """What the dynamic section says. Raises ToolchainError where there is none, or it is damaged."""
     _, bits = elf_header(data, what)
@@ -46,8 +51,7 @@ def shared_library(data: bytes, what: str) -> SharedLibrary:
         strings = _offset(segments, tags[_STRINGS])
 
         def text(at: int) -> str:
-            begin = strings + at
-            return data[begin : data.index(b"\0", begin)].decode()
+            return text_at(data, strings + at)
 
         needed = tuple(text(value) for tag, value in entries if tag == _NEEDED)
         versions = []
@@ -68,16 +72,12 @@ def shared_library(data: bytes, what: str) -> SharedLibrary:
 
 def _segments(data: bytes, bits: int) -> Iterator[tuple[int, int, int, int]]:
     """Kind, offset in the file, address, bytes in the file."""
-    if bits == 64:
-        start, size, count = (*struct.unpack_from("<Q", data, 32), *struct.unpack_from("<HH", data, 54))
-        for at in range(start, start + size * count, size):
-            kind, _, offset, address, _, length = struct.unpack_from("<IIQQQQ", data, at)
-            yield kind, offset, address, length
-    else:
-        start, size, count = (*struct.unpack_from("<I", data, 28), *struct.unpack_from("<HH", data, 42))
-        for at in range(start, start + size * count, size):
-            kind, offset, address, _, length = struct.unpack_from("<IIIII", data, at)
-            yield kind, offset, address, length
+    wide = bits == 64
+    start = struct.unpack_from("<Q" if wide else "<I", data, 32 if wide else 28)[0]
+    size, count = struct.unpack_from("<HH", data, 54 if wide else 42)
+    for at in range(start, start + size * count, size):
+        *head, offset, address, _, length = struct.unpack_from("<IIQQQQ" if wide else "<5I", data, at)
+        yield head[0], offset, address, length
 
 
 def _dynamic(data: bytes, bits: int, segments: list[tuple[int, int, int, int]]) -> Iterator[tuple[int, int]]:
@@ -99,47 +99,37 @@ def _offset(segments: list[tuple[int, int, int, int]], address: int) -> int:
     raise ValueError(address)
 
 
+def _sections(data: bytes) -> list[tuple[int, ...]]:
+    """Name, kind, flags, address, offset, bytes, linked section, information, alignment, bytes of an entry."""
+    wide = data[4] == 2
+    start = struct.unpack_from("<Q", data, 40)[0] if wide else struct.unpack_from("<I", data, 32)[0]
+    size, count = struct.unpack_from("<HH", data, 58 if wide else 46)
+    return [struct.unpack_from("<IIQQQQIIQQ" if wide else "<10I", data, start + k * size) for k in range(count)]
+
+
 def undefined_symbols(data: bytes, what: str) -> tuple[str, ...]:
     """The names that an object wants from what it is linked with, but for those that it can do without (weak ones).
     Raises ToolchainError where it is damaged."""
-    _, bits = elf_header(data, what)
-    wide = bits == 64
+    wide = elf_header(data, what)[1] == 64
     try:
-        start = struct.unpack_from("<Q", data, 40)[0] if wide else struct.unpack_from("<I", data, 32)[0]
-        size, count = struct.unpack_from("<HH", data, 58 if wide else 46)
-        sections = [
-            struct.unpack_from("<IIQQQQIIQQ" if wide else "<IIIIIIIIII", data, start + k * size) for k in range(count)
-        ]
-        names = set()
+        sections, names = _sections(data), set()
         for _, kind, _, _, offset, length, link, _, _, entry in sections:
             if kind != _SYMBOLS:
                 continue
             strings = sections[link][4]
             for at in range(offset + entry, offset + length, entry):  # the first is nobody's
-                name = struct.unpack_from("<I", data, at)[0]
-                binding = data[at + (4 if wide else 12)] >> 4
-                section = struct.unpack_from("<H", data, at + (6 if wide else 14))[0]
-                begin = strings + name
-                if section == 0 and binding != _WEAK:
-                    names.add(data[begin : data.index(b"\0", begin)].decode())
+                name, *_, binding, _, section = struct.unpack_from("<IBBH" if wide else "<IIIBBH", data, at)
+                if section == 0 and binding >> 4 != _WEAK:
+                    names.add(text_at(data, strings + name))
         return tuple(sorted(names - {"", "_GLOBAL_OFFSET_TABLE_"}))
     except (IndexError, ValueError, struct.error):
         raise ToolchainError(f"{what} is no object") from None
 
 
 def code_bytes(data: bytes) -> int:
-    """Of the instructions in a shared library or an object; 0 for another file."""
-    if data[:4] != b"\x7fELF":
-        return sum(map(code_bytes, members(data))) if data[:8] == b"!<arch>\n" else 0
-    wide = data[4] == 2
-    try:
-        start = struct.unpack_from("<Q", data, 40)[0] if wide else struct.unpack_from("<I", data, 32)[0]
-        size, count = struct.unpack_from("<HH", data, 58 if wide else 46)
-        form = "<IIQQQQ" if wide else "<IIIIII"
-        sections = [struct.unpack_from(form, data, start + k * size) for k in range(count)]
-    except struct.error:
-        return 0
-    return sum(length for _, kind, flags, _, _, length in sections if kind == _BITS and flags & _EXECUTABLE)
+    """Of the instructions in a shared library or an object. Raises struct.error where it is damaged."""
+    sections = _sections(data)
+    return sum(length for _, kind, flags, _, _, length, *_ in sections if kind == _BITS and flags & _EXECUTABLE)
 
 
 def members(archive: bytes) -> Iterator[bytes]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from modelc.ir.expr import NARROW
 from modelc.package.emulators import emulator
 from modelc.package.glue import DTYPE_CODES
 from modelc.package.manifest import Linked
-from modelc.package.objects import Sources, linked, objects_of
+from modelc.package.objects import Sources, lasting_folder, linked, objects_of
 from modelc.package.padding import Padding
+from modelc.package.padding import variant_for as smallest_variant
 from modelc.package.read import Package, read_manifest_of, read_package
 from modelc.package.sources import HEADERS, RUNTIME
 from modelc.package.tensor import TensorInfo
@@ -77,19 +79,12 @@ def variant_for(package: Package, inputs: Mapping[str, NDArray[Any]]) -> int:
     """The number of the variant with the inputs' shapes, or the smallest that they can be filled up to. Raises
     InputError where there is none."""
     manifest = package.manifest
-    fitting = []
-    for number, plan in enumerate(manifest.variants):
-        pairs = [(t.shape, np.shape(inputs[t.name])) for t in plan.inputs if t.name in inputs]
-        if all(shape == given for shape, given in pairs):
-            return number
-        if manifest.padding is not None and all(
-            len(shape) == len(given) and all(map(int.__ge__, shape, given)) for shape, given in pairs
-        ):
-            fitting.append((sum(t.bytes for t in plan.inputs), number))
-    if fitting:
-        return min(fitting)[1]
-    takes = "; ".join(", ".join(f"{t.name} {list(t.shape)}" for t in plan.inputs) for plan in manifest.variants)
-    raise InputError(f"{package.path} takes {takes}: give arrays of such shapes")
+    shapes = [np.shape(inputs[t.name]) for t in manifest.variants[0].inputs if t.name in inputs]
+    number = smallest_variant([plan.inputs for plan in manifest.variants], manifest.padding, shapes)
+    if number is None:
+        takes = "; ".join(", ".join(f"{t.name} {list(t.shape)}" for t in plan.inputs) for plan in manifest.variants)
+        raise InputError(f"{package.path} takes {takes}: give arrays of such shapes")
+    return number
 
 
 def run_emulated(
@@ -120,7 +115,7 @@ def run_emulated(
         if watch is None:
             said = _run([*command, *flags], timeout, package.path)
         else:
-            said = _watched([*command], flags, watch, Path(name) / "places.txt", timeout, package.path)
+            said = _watched(command, flags, watch, Path(name) / "places.txt", timeout, package.path)
         outputs = _split(plan.outputs, taken.read_bytes(), package.path)
     lines = said.splitlines()
     for number, *shape in (map(int, line.split()[1:]) for line in lines if line.startswith("shape ")):
@@ -152,16 +147,16 @@ def check_described(package: Package) -> None:
 
 def driver(package: Package) -> list[str]:
     """What runs the package, up to the arguments that say what to do."""
-    target, linked = package.manifest.target, package.manifest.linked
-    if linked.form.on is WASI:
-        if "so" not in linked.emit:
+    target, made = package.manifest.target, package.manifest.linked
+    if made.form.on is WASI:
+        if "so" not in made.emit:
             raise ToolchainError(f"{package.path} has no module to run: it was compiled without --emit so")
         runner = RUNTIME / "run_module.mjs"
-    elif "so" in linked.emit and linked.libc != "musl":
-        runner = _runner(machine_of(target.triple).gnu_triple, linked.libc)
+    elif "so" in made.emit and made.libc != "musl":
+        runner = _runner(machine_of(target.triple).gnu_triple, made.libc)
     else:
-        runner = _static_runner(package.path.resolve(), linked)
-    return [*emulator(target.triple, target.features), str(runner), str(package.path), linked.prefix]
+        runner = _static_runner(package.path.resolve(), made)
+    return [*emulator(target.triple, target.features), str(runner), str(package.path), made.prefix]
 
 
 def input_bytes(package: Package, variant: int, inputs: Mapping[str, NDArray[Any]]) -> bytes:
@@ -194,25 +189,35 @@ def _split(tensors: Sequence[TensorInfo], data: bytes, path: Path) -> dict[str, 
     return outputs
 
 
-def _run(command: Sequence[str], timeout: float, package: Path) -> str:
+def _run(
+    command: Sequence[str], timeout: float, package: Path, consume: Callable[[], None] | None = None, pipe: int = -1
+) -> str:
+    """What a command prints, that is given the end `pipe` of a pipe to write into, which `consume` reads. Raises
+    PackageError where it does not come to its end."""
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout)
+        process = subprocess.Popen(command, pass_fds=(pipe,) if consume else (), **streams)
     except OSError as error:
         raise ToolchainError(f"cannot run {command[0]}: {error.strerror}") from None
+    finally:
+        if consume:
+            os.close(pipe)
+    try:
+        if consume:
+            consume()
+        said, complaint = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         raise PackageError(f"{package} did not finish within {timeout:g} s") from None
-    return _said(done.returncode, done.stdout, done.stderr, package)
-
-
-def _said(code: int, said: str, complaint: str, package: Path) -> str:
-    """What a run printed. Raises PackageError where it did not come to its end."""
+    finally:
+        process.kill()
+        process.wait()
     words = complaint.strip()[-500:]
-    if code < 0:
-        sentence = f"{package} was killed by signal {-code} while it ran"
+    if process.returncode < 0:
+        sentence = f"{package} was killed by signal {-process.returncode} while it ran"
         raise PackageError(f"{sentence}: {words}" if words else sentence)
-    if code:
+    if process.returncode:
         raise PackageError(f"{package} did not run: {words}")
-    return said
+    return str(said)
 
 
 def _watched(
@@ -223,35 +228,21 @@ def _watched(
     reading, writing = os.pipe()
     options = ["--watch", str(file), str(writing), *flags]  # --extents takes all that follows it
     try:
-        process = subprocess.Popen(
-            [*command, *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            pass_fds=(writing,),
-        )
-    except OSError as error:
-        raise ToolchainError(f"cannot run {command[0]}: {error.strerror}") from None
-    finally:
-        os.close(writing)
-    try:
-        watch.consume(watched(reading, watch.places, timeout))
-        said, complaint = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        raise PackageError(f"{package} did not finish within {timeout:g} s") from None
+        consume = partial(watch.consume, watched(reading, watch.places, timeout))
+        return _run([*command, *options], timeout, package, consume, writing)
     finally:
         os.close(reading)
-        process.kill()
-        process.wait()
-    return _said(process.returncode, said, complaint, package)
+
+
+def _driver(*flags: str) -> Sources:
+    """The source of the driver."""
+    headers = tuple(RUNTIME / name for name in HEADERS)
+    return Sources((RUNTIME / "run_main.c",), headers, ("-std=c11", "-O2", "-pthread", *flags))
 
 
 def _runner(triple: str, libc: str = "") -> Path:
     """The driver for a machine, which loads libraries."""
-    headers = tuple(RUNTIME / name for name in HEADERS)
-    sources = Sources((RUNTIME / "run_main.c",), headers, ("-std=c11", "-O2", "-pthread"))
-    return linked(find_toolchain(triple, libc), sources, ("-ldl", "-pthread", "-lm"), "runner")
+    return linked(find_toolchain(triple, libc), _driver(), ("-ldl", "-pthread", "-lm"), "runner")
 
 
 def _static_runner(package: Path, made: Linked) -> Path:
@@ -260,20 +251,11 @@ def _static_runner(package: Path, made: Linked) -> Path:
     if not kinds:
         raise ToolchainError(f"{package} is linked with musl, and is run by a static library alone: add a to --emit")
     toolchain = find_toolchain(read_manifest_of(package).target.triple, "" if made.libc == "none" else made.libc)
-    headers = tuple(RUNTIME / name for name in HEADERS)
-    flags = ("-std=c11", "-O2", "-pthread", f"-DAPI={made.prefix}_api")
-    sources = Sources((RUNTIME / "run_main.c",), headers, flags)
-    code = str(package / made.form.file_of(kinds[0]))
-    folder = TemporaryFolder("runner")
-    _folders.append(folder)
-    for file, data in objects_of(toolchain, sources).items():
-        Path(folder.name, file).write_bytes(data)
-    static = toolchain.linking_all()
-    static.compile(["run_main.o", code, "-pthread", "-lm", "-o", "runner"], Path(folder.name))
-    return Path(folder.name, "runner")
-
-
-_folders: list[TemporaryFolder] = []  # of drivers, until this process ends
+    folder, code = lasting_folder(), str(package / made.form.file_of(kinds[0]))
+    for file, data in objects_of(toolchain, _driver(f"-DAPI={made.prefix}_api")).items():
+        (folder / file).write_bytes(data)
+    toolchain.linking_all().compile(["run_main.o", code, "-pthread", "-lm", "-o", "runner"], folder)
+    return folder / "runner"
 
 
 def _numpy_dtype(dtype: str) -> np.dtype[Any]:

@@ -56,13 +56,9 @@ def _host_features() -> frozenset[str]:
 
 def _preloaded(triple: str, features: Collection[str]) -> tuple[str, ...]:
     """Preloads tiles.c, and tells the runtime what is executed though CPUID does not name it."""
-    env = shutil.which("env") or "/usr/bin/env"
-    libraries = [str(_tiles(triple)), *filter(None, [os.environ.get("LD_PRELOAD")])]
-    return (env, f"LD_PRELOAD={':'.join(libraries)}", f"MODELC_EMULATED={' '.join(features)}")
-
-
-def _tiles(triple: str) -> Path:
-    """The library. What has tiles has AVX2 and FMA."""
-    flags = ("-std=c11", "-O3", "-mavx2", "-mfma", "-fPIC")
+    flags = ("-std=c11", "-O3", "-mavx2", "-mfma", "-fPIC")  # what has tiles has AVX2 and FMA
     sources = Sources((Path(__file__).with_name("tiles.c"),), (), flags)
-    return linked(find_toolchain(triple), sources, ("-shared",), "tiles.so")
+    tiles = linked(find_toolchain(triple), sources, ("-shared",), "tiles.so")
+    env = shutil.which("env") or "/usr/bin/env"
+    libraries = [str(tiles), *filter(None, [os.environ.get("LD_PRELOAD")])]
+    return (env, f"LD_PRELOAD={':'.join(libraries)}", f"MODELC_EMULATED={' '.join(features)}")

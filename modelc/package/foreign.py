@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from modelc.errors import ToolchainError
+from modelc.package.elf import code_bytes, members, text_at
 
 _MACHO, _PE, _WASM = b"\xcf\xfa\xed\xfe", b"MZ", b"\0asm\1\0\0\0"
 _MACHINES = {0x8664: "x86-64", 0xAA64: "AArch64", 0x01000007: "x86-64", 0x0100000C: "AArch64"}
@@ -77,11 +78,7 @@ def _coff_name(data: bytes, at: int, strings: int) -> str:
     """A name of at most 8 bytes lies there, a longer one in the table of strings."""
     if data[at : at + 4] != b"\0\0\0\0":
         return data[at : at + 8].rstrip(b"\0").decode()
-    return _text(data, strings + struct.unpack_from("<I", data, at + 4)[0])
-
-
-def _text(data: bytes, begin: int) -> str:
-    return data[begin : data.index(b"\0", begin)].decode()
+    return text_at(data, strings + struct.unpack_from("<I", data, at + 4)[0])
 
 
 def _macho_commands(data: bytes) -> Iterator[tuple[int, int]]:
@@ -103,7 +100,7 @@ def _macho_symbols(data: bytes) -> Iterator[tuple[str, bool]]:
         for entry in range(table, table + 16 * count, 16):
             name, flags = struct.unpack_from("<IB", data, entry)
             if flags & external and not flags & debugging:
-                yield _text(data, strings + name).removeprefix("_"), flags & kinds != 0
+                yield text_at(data, strings + name).removeprefix("_"), flags & kinds != 0
 
 
 def _wasm_sections(data: bytes) -> Iterator[tuple[int, int, int]]:
@@ -168,9 +165,13 @@ def _leb(data: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
-def foreign_code_bytes(data: bytes) -> int:
-    """Of the instructions in an object, a library or a module; 0 for another file."""
+def instruction_bytes(data: bytes) -> int:
+    """Of an object, a library, a static one or a module; 0 for another file."""
     try:
+        if data[:8] == b"!<arch>\n":
+            return sum(map(instruction_bytes, members(data)))
+        if data[:4] == b"\x7fELF":
+            return code_bytes(data)
         held = _header(data)[0]
         if held == "wasm":
             return sum(end - begin for number, begin, end in _wasm_sections(data) if number == 10)

@@ -147,9 +147,4 @@ def checked_prefix(prefix: str) -> str:
 
 
 def _is_taken(prefix: str) -> bool:
-    return (
-        prefix in KEYWORDS
-        or prefix in SYSTEMS_OWN
-        or prefix in ("modelc", "mc")
-        or prefix.startswith(("modelc_", "mc_"))
-    )
+    return prefix in {*KEYWORDS, *SYSTEMS_OWN, "modelc", "mc"} or prefix.startswith(("modelc_", "mc_"))

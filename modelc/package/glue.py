@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from modelc.errors import PackageError
 from modelc.package.header import exported_source
 from modelc.package.spec import (
-    ALIGNMENT,
     Argument,
     Branch,
+    Carried,
     Control,
+    Moving,
     PackageSpec,
     Plan,
     RangeCheck,
     Rolled,
     Step,
+    aligned,
 )
 from modelc.package.tensor import DTYPE_BYTES, TensorInfo
 
@@ -47,16 +49,15 @@ def plan_source(spec: PackageSpec, build_id: str, schema_version: int, params_sh
         "versions": dict(sorted(spec.versions.items())),
         "notes": list(spec.notes),
     }
+    padded_tables, padded_fields = _padded(spec)
     digest = ", ".join(f"0x{byte:02x}" for byte in bytes.fromhex(params_sha256))
     return f"""#include "modelc_runtime.h"
 
 {_declarations(spec.variants)}
 {"".join(variants)}{_parameters(spec)}
-static const mc_variant variants[] = {{
-{"".join(_variant_row(number, plan) for number, plan in enumerate(spec.variants))}}};
-
-{_padded_tables(spec)}
-static const char *const features[] = {{{"".join(_c_string(f) + ", " for f in spec.target.features)}0}};
+{_table("mc_variant", "variants", [_variant_row(*variant) for variant in enumerate(spec.variants)], end=())}
+{padded_tables}
+{_table("char *const", "features", map(_c_string, spec.target.features), ["0"])}
 
 const mc_model mc_the_model = {{
     .build_id = {_c_string(build_id)},
@@ -71,49 +72,48 @@ const mc_model mc_the_model = {{
     .params_bytes = {spec.params_bytes}u,
     .slot_count = {max(len(plan.slots) for plan in spec.variants)},
     .params_sha256 = {{{digest}}},
-{_padded_fields(spec)}{"    .params = mc_parameters," * spec.form.embed_params}
+{padded_fields}{"    .params = mc_parameters," * spec.form.embed_params}
 }};
 
 {exported_source(spec.form)}"""
 
 
+def _table(kind: str, name: str, rows: Iterable[str], end: Iterable[str] = ("{0}",)) -> str:
+    """static const KIND NAME[] = {...}; by default ended by a row of zeros."""
+    return f"static const {kind} {name}[] = {{\n    " + ",\n    ".join([*rows, *end]) + "};\n"
+
+
+def _row(*cells: object) -> str:
+    return f"{{{', '.join(map(str, cells))}}}"
+
+
+def _numbers(name: str, numbers: Iterable[int]) -> str:
+    return _table("int64_t", name, map(str, numbers), ["0"])
+
+
 def _parameters(spec: PackageSpec) -> str:
     """Where parameters are that are in the library."""
-    if not spec.form.embed_params:
-        return ""
-    return (
-        "extern const uint8_t mc_parameters[];\n" if spec.params_bytes else "static const uint8_t mc_parameters[1];\n"
-    )
+    declared = "extern const uint8_t mc_parameters[]" if spec.params_bytes else "static const uint8_t mc_parameters[1]"
+    return f"{declared};\n" if spec.form.embed_params else ""
 
 
-def _padded_tables(spec: PackageSpec) -> str:
-    """Padded dimensions, what hangs on them, and what inputs are filled up with."""
+def _padded(spec: PackageSpec) -> tuple[str, str]:
+    """Tables of padded dimensions, what hangs on them, and what inputs are filled up with; members of the model."""
     if (padding := spec.padding) is None:
-        return ""
+        return "", ""
     sides = ((0, padding.inputs), (1, padding.outputs))
-    rows = "".join(f"{{{side}, {a.tensor}, {a.axis}, {a.dim}}}, " for side, those in sides for a in those)
+    along = [_row(side, a.tensor, a.axis, a.dim) for side, those in sides for a in those]
     bits = {fill.tensor: fill.bits for fill in padding.fills}
     inputs = spec.variants[0].inputs
-    fills = "".join(f"{{{bits.get(k, 0)}u, {DTYPE_BYTES[t.dtype]}}}, " for k, t in enumerate(inputs))
-    return (
-        f"static const char *const dims[] = {{{', '.join(map(_c_string, padding.dims))}}};\n"
-        f"static const mc_along along[] = {{{rows}}};\nstatic const mc_fill fills[] = {{{fills}{{0}}}};\n\n"
-    )
-
-
-def _padded_fields(spec: PackageSpec) -> str:
-    if (padding := spec.padding) is None:
-        return ""
+    fills = [_row(f"{bits.get(k, 0)}u", DTYPE_BYTES[t.dtype]) for k, t in enumerate(inputs)]
+    tables = _table("char *const", "dims", map(_c_string, padding.dims), end=())
+    tables += _table("mc_along", "along", along, end=()) + _table("mc_fill", "fills", fills)
     hanging = {a.tensor for a in padding.inputs}
-    most = max(sum(_aligned(plan.inputs[k].bytes) for k in hanging) for plan in spec.variants)
-    return (
+    most = max(sum(aligned(plan.inputs[k].bytes) for k in hanging) for plan in spec.variants)
+    return tables, (
         f"    .dims = dims,\n    .along = along,\n    .fills = fills,\n    .filled_bytes = {most}u,\n"
-        f"    .dim_count = {len(padding.dims)},\n    .along_count = {len(padding.inputs) + len(padding.outputs)},\n"
+        f"    .dim_count = {len(padding.dims)},\n    .along_count = {len(along)},\n"
     )
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _declarations(plans: Iterable[Plan]) -> str:
@@ -127,10 +127,11 @@ def _declarations(plans: Iterable[Plan]) -> str:
 def _variant(number: int, plan: Plan) -> str:
     thunks = "".join(_thunk(f"step_{number}_{i}", step) for i, step in enumerate(plan.steps))
     thunks += "".join(_checks(f"{number}_{i}", step.checks) for i, step in enumerate(plan.steps) if step.checks)
-    rows = "".join(_step_row(f"{number}_{i}", step) for i, step in enumerate(plan.steps))
     tables = _tensors(f"inputs_{number}", plan.inputs) + _tensors(f"outputs_{number}", plan.outputs)
-    tables += control_tables(str(number), plan) + _states(str(number), plan) + _extents(str(number), plan)
-    return f"{thunks}\n{tables}static const mc_step steps_{number}[] = {{\n{rows}    {{0}}}};\n\n"
+    tables += control_tables(str(number), plan) + _table("mc_state", f"states_{number}", _states(plan))
+    tables += _table("mc_extent", f"extents_{number}", (_row(size.output, size.axis) for size in plan.sizes))
+    rows = [_step_row(f"{number}_{i}", step) for i, step in enumerate(plan.steps)]
+    return f"{thunks}\n{tables}{_table('mc_step', f'steps_{number}', rows)}\n"
 
 
 def _thunk(name: str, step: Step) -> str:
@@ -149,24 +150,19 @@ def _pointer(argument: Argument) -> str:
 
 def _checks(name: str, checks: tuple[RangeCheck, ...]) -> str:
     """static int check_0_3(...) { return mc_in_range(&ranges_0_3[0], frame->inputs[0], ...) && ...; }"""
-    extents = "".join(
-        f"static const int64_t range_{kind}_{name}_{i}[] = {{{''.join(f'{n}, ' for n in getattr(check, kind))}0}};\n"
-        for i, check in enumerate(checks)
-        for kind in ("shape", "strides")
-    )
-    rows = "".join(
-        f"    {{{_c_string(check.operator)}, {_c_string(check.value)}, "
-        f"range_shape_{name}_{i}, range_strides_{name}_{i}, "
-        f"{DTYPE_CODES[check.dtype]}, {len(check.shape)}, {-1 if check.column is None else check.column}, "
-        f"INT64_C({check.low}), INT64_C({check.high})}},\n"
-        for i, check in enumerate(checks)
-    )
+    extents, rows = "", []
+    for i, check in enumerate(checks):
+        shape, strides = f"range_shape_{name}_{i}", f"range_strides_{name}_{i}"
+        extents += _numbers(shape, check.shape) + _numbers(strides, check.strides)
+        texts, column = map(_c_string, (check.operator, check.value)), -1 if check.column is None else check.column
+        limits = (f"INT64_C({check.low})", f"INT64_C({check.high})")
+        rows.append(_row(*texts, shape, strides, DTYPE_CODES[check.dtype], len(check.shape), column, *limits))
     asked = (
         f"mc_in_range(&ranges_{name}[{i}], {_pointer(check.argument)}, sentence, size)"
         for i, check in enumerate(checks)
     )
     return (
-        f"{extents}static const mc_range ranges_{name}[] = {{\n{rows}}};\n"
+        f"{extents}{_table('mc_range', f'ranges_{name}', rows, end=())}"
         f"static int check_{name}(const mc_frame *frame, char *sentence, size_t size) {{\n"
         f"    return {' && '.join(asked)};\n}}\n"
     )
@@ -174,95 +170,72 @@ def _checks(name: str, checks: tuple[RangeCheck, ...]) -> str:
 
 def _step_row(name: str, step: Step) -> str:
     check = f"check_{name}" if step.checks else "0"
-    work = f"{float(step.flops)!r}, {float(step.bytes)!r}"
-    return f"    {{step_{name}, {check}, {_c_string(step.name)}, {step.extent}, {int(step.serial)}, {work}}},\n"
+    work = (repr(float(step.flops)), repr(float(step.bytes)))
+    return _row(f"step_{name}", check, _c_string(step.name), step.extent, int(step.serial), *work)
 
 
 def _tensors(name: str, tensors: tuple[TensorInfo, ...]) -> str:
-    shapes = "".join(
-        f"static const int64_t {name}_{i}[] = {{{''.join(f'{extent}, ' for extent in tensor.shape)}0}};\n"
-        for i, tensor in enumerate(tensors)
-    )
-    rows = "".join(
-        f"    {{{_c_string(t.name)}, {DTYPE_CODES[t.dtype]}, {len(t.shape)}, {name}_{i}, {t.bytes}u}},\n"
+    shapes = "".join(_numbers(f"{name}_{i}", tensor.shape) for i, tensor in enumerate(tensors))
+    rows = (
+        _row(_c_string(t.name), DTYPE_CODES[t.dtype], len(t.shape), f"{name}_{i}", f"{t.bytes}u")
         for i, t in enumerate(tensors)
     )
-    return f"{shapes}static const modelc_tensor {name}[] = {{\n{rows}    {{0}}}};\n"
+    return shapes + _table("modelc_tensor", name, rows)
 
 
-def _states(number: str, plan: Plan) -> str:
+def _states(plan: Plan) -> Iterator[str]:
     """Where each state lies in the half that a run reads, and in the half that it writes."""
-    rows, offset = "", 0
+    offset = 0
     for state in plan.states:
-        rows += f"{{{state.read}, {state.written}, {offset}u}}, "
-        offset += _aligned(state.input.bytes)
-    return f"static const mc_state states_{number}[] = {{{rows}{{0}}}};\n"
-
-
-def _extents(number: str, plan: Plan) -> str:
-    rows = "".join(f"{{{extent.output}, {extent.axis}}}, " for extent in plan.sizes)
-    return f"static const mc_extent extents_{number}[] = {{{rows}{{0}}}};\n"
-
-
-def _state_bytes(plan: Plan) -> int:
-    return sum(_aligned(state.input.bytes) for state in plan.states)
+        yield _row(state.read, state.written, f"{offset}u")
+        offset += aligned(state.input.bytes)
 
 
 def control_tables(number: str, plan: Plan) -> str:
     """What a run decides about, and loops, as rows of mc_control: each before what is within it."""
-    every: list[Control | Rolled] = [*plan.control, *plan.loops]
-    spans = [
-        (control.first, control.first + control.length if isinstance(control, Rolled) else control.end)
-        for control in every
-    ]
-    order = sorted(range(len(every)), key=lambda k: (spans[k][0], -spans[k][1], k))
-    tables, rows = "", ""
-    for row, k in enumerate(order):
-        control, (first, end) = every[k], spans[k]
-        following = [spans[j][0] for j in order[row + 1 :]]
-        after = row + 1 + next((i for i, begin in enumerate(following) if begin >= end), len(following))
+    controls: list[Control | Rolled] = [*plan.control, *plan.loops]
+    controls.sort(key=lambda control: (control.first, -control.end))
+
+    def first_row(after: int, step: int) -> int:
+        """The first of the rows after one that is about steps from there on."""
+        return next((k for k in range(after + 1, len(controls)) if controls[k].first >= step), len(controls))
+
+    tables, rows = "", []
+    for row, control in enumerate(controls):
+        fields: dict[str, object] = {"first": control.first, "end": control.end}
+        fields |= {"next": first_row(row, control.end)}
         if isinstance(control, Rolled):
-            rows += (
-                f"    {{.kind = MC_STEADY, .first = {first}, .end = {end}, .next = {after}, "
-                f".limit = {control.count}}},\n"
-            )
-            continue
-        if isinstance(control, Branch):
-            cut = row + 1 + next((i for i, begin in enumerate(following) if begin >= control.middle), len(following))
-            rows += (
-                f"    {{.kind = MC_BRANCH, .first = {first}, .middle = {control.middle}, .end = {end}, .cut = {cut}, "
-                f".next = {after}, .condition = {_address(control.condition)}, "
-                f".refusal = {_c_string(control.refusal) if control.refusal else 0}}},\n"
-            )
-            continue
-        carried = "".join(
-            f"{{{c.read}, {c.written}, {_address(c.start)}, {_address(c.result)}, {_address(c.spare)}, {c.bytes}u}}, "
-            for c in control.carried
-        )
-        moving = "".join(f"{{{m.slot}, {_address(m.start)}, {m.bytes}u}}, " for m in control.moving)
-        tables += f"static const mc_carried carried_{number}_{row}[] = {{{carried}{{0}}}};\n"
-        tables += f"static const mc_moving moving_{number}_{row}[] = {{{moving}{{0}}}};\n"
-        rows += (
-            f"    {{.kind = MC_REPEAT, .first = {first}, .end = {end}, .next = {after}, "
-            f".limit = INT64_C({control.limit}), .count = {_address(control.count)}, "
-            f".condition = {_address(control.condition)}, "
-            f".number = {_address(control.number)}, .go = {_address(control.go)}, .carried = carried_{number}_{row}, "
-            f".carried_count = {len(control.carried)}, .moving = moving_{number}_{row}, "
-            f".moving_count = {len(control.moving)}}},\n"
-        )
-    return f"{tables}static const mc_control control_{number}[] = {{\n{rows}    {{0}}}};\n"
+            fields |= {"kind": "MC_STEADY", "limit": control.count}
+        elif isinstance(control, Branch):
+            fields |= {"kind": "MC_BRANCH", "middle": control.middle, "cut": first_row(row, control.middle)}
+            fields |= {"condition": _address(control.condition)}
+            fields |= {"refusal": _c_string(control.refusal) if control.refusal else 0}
+        else:
+            fields |= {"kind": "MC_REPEAT", "limit": f"INT64_C({control.limit})"}
+            fields |= {at: _address(getattr(control, at)) for at in ("count", "condition", "number", "go")}
+            carried, moving = f"carried_{number}_{row}", f"moving_{number}_{row}"
+            fields |= {"carried": carried, "carried_count": len(control.carried)}
+            fields |= {"moving": moving, "moving_count": len(control.moving)}
+            tables += _table("mc_carried", carried, map(_part, control.carried))
+            tables += _table("mc_moving", moving, map(_part, control.moving))
+        rows.append(_row(*(f".{name} = {value}" for name, value in fields.items())))
+    return tables + _table("mc_control", f"control_{number}", rows)
+
+
+def _part(part: Carried | Moving) -> str:
+    """mc_carried or mc_moving, whose members are in the order of the fields."""
+    return _row(*(_address(value) if isinstance(value, Argument) else value for value in vars(part).values()))
 
 
 def _address(argument: Argument | None) -> str:
-    return "{0}" if argument is None else f"{{{SPACES[argument.space]}, {argument.index}, {argument.offset}u}}"
+    return "{0}" if argument is None else _row(SPACES[argument.space], argument.index, f"{argument.offset}u")
 
 
 def _variant_row(number: int, plan: Plan) -> str:
-    counts = f"{len(plan.inputs)}, {len(plan.outputs)}, {len(plan.steps)}, {len(plan.control) + len(plan.loops)}"
-    return (
-        f"    {{inputs_{number}, outputs_{number}, steps_{number}, control_{number}, states_{number}, "
-        f"extents_{number}, {counts}, {len(plan.states)}, {len(plan.sizes)}, {_state_bytes(plan)}u}},\n"
-    )
+    tables = (f"{name}_{number}" for name in ("inputs", "outputs", "steps", "control", "states", "extents"))
+    controls, state_bytes = len(plan.control) + len(plan.loops), sum(aligned(s.input.bytes) for s in plan.states)
+    counts = (*map(len, (plan.inputs, plan.outputs, plan.steps)), controls, len(plan.states), len(plan.sizes))
+    return _row(*tables, *counts, f"{state_bytes}u")
 
 
 def _c_string(text: str) -> str:

@@ -61,18 +61,6 @@ def header_text(form: Form) -> str:
     )
 
 
-def lines_of(form: Form, text: str) -> str:
-    """Without the lines that begin with HOSTED in a free-standing package, and those with BARE in others."""
-    own, other = ("BARE ", "HOSTED ") if form.freestanding else ("HOSTED ", "BARE ")
-    return "".join(f"{line.removeprefix(own)}\n" for line in text.splitlines() if not line.startswith(other))
-
-
-def cpp_text(form: Form) -> str:
-    """PREFIX.hpp."""
-    text = lines_of(form, (RUNTIME / "model.hpp").read_text())
-    return text.replace("PREFIX", form.prefix).replace('#include "model.h"', f'#include "{form.header}"')
-
-
 def exported_source(form: Form) -> str:
     """C text of the functions that the library exports, which call those of the runtime."""
     functions = functions_of(form.freestanding)
@@ -100,3 +88,14 @@ def renamed(form: Form, texts: Sequence[str]) -> tuple[str, ...]:
     names = {name for text in texts for name in re.findall(r"\b(mc_\w+)\(", text)} | {"mc_the_model", "mc_parameters"}
     names |= {f"modelc_{f.name}" for f in functions_of(form.freestanding)}
     return tuple(f"-D{name}={form.prefix}_{name}" for name in sorted(names))
+
+
+@cache
+def module_functions() -> frozenset[str]:
+    """The functions of C that the loader in JavaScript gives to a module."""
+    text = (RUNTIME / "model.mjs").read_text()
+    words = text[text.index("const C = ") : text.index("// ---- end of C")]
+    names = re.findall(r"^    (\w+)(?:: |\()", words, flags=re.MULTILINE)
+    real = re.search(r'"([a-z0-9 ]+)"', words)
+    both = real[1].split() if real else []
+    return frozenset([*names, *both, *(f"{name}f" for name in both)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,51 +12,28 @@ from modelc.errors import ToolchainError
 from modelc.package.elf import SharedLibrary, shared_library, undefined_symbols
 from modelc.package.foreign import symbols_of
 from modelc.package.form import Form
-from modelc.package.header import exported_names, renamed
-from modelc.package.loader import module_functions
+from modelc.package.header import exported_names, module_functions, renamed
 from modelc.package.objects import Sources, objects_of
 from modelc.package.sources import BARE, HEADERS, HOSTED, RUNTIME
 from modelc.package.stubs import linking_old
 from modelc.package.toolchain import Toolchain, check_object
+from modelc.runtime.files import PARAMS
 from modelc.scratch import TemporaryFolder
 from modelc.target.system import WASI, WINDOWS
 
-PARAMS = "params.bin"
-COMPILE = (
-    "-std=c11",
-    "-O2",
-    "-fPIC",
-    "-fvisibility=hidden",
-    "-ffunction-sections",
-    "-fdata-sections",
-    "-w",
-    "-g0",
-)
+COMPILE = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections", "-w", "-g0")
 THREADS = ("-pthread",)
 BARE_FLAGS = ("-ffreestanding", "-fno-stack-protector", "-fno-asynchronous-unwind-tables")
 KERNEL = ("-std=c11", "-O2", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-ffunction-sections")
-LINK = (
-    "-shared",
-    "-s",
-    "-static-libgcc",
-    "-Wl,--gc-sections",
-    "-Wl,--build-id=none",
-    "-Wl,--no-undefined",
-    "-Wl,--as-needed",
-    "-Wl,-Bsymbolic",
-    "-Wl,-z,relro,-z,now,-z,noexecstack",
-    "-Wl,--version-script=exports.map",
+LINK = re.findall(
+    r"\S+",
+    "-shared -s -static-libgcc -Wl,--gc-sections -Wl,--build-id=none -Wl,--no-undefined -Wl,--as-needed "
+    "-Wl,-Bsymbolic -Wl,-z,relro,-z,now,-z,noexecstack -Wl,--version-script=exports.map",
 )
-MODULE = (
-    "--no-entry",
-    "--allow-undefined",
-    "--gc-sections",
-    "--strip-all",
-    "--export-table",
-    "--growable-table",
-    "--stack-first",
-    "-z",
-    "stack-size=1048576",
+MODULE = re.findall(
+    r"\S+",
+    "--no-entry --allow-undefined --gc-sections --strip-all --export-table --growable-table --stack-first "
+    "-z stack-size=1048576",
 )
 # What LLVM calls where a function has much on its stack, and the mark of a library that uses floating point.
 WINDOWS_OWN = """int _fltused = 0;
@@ -95,12 +73,7 @@ class Code:
 
 def compile_kernel(toolchain: Toolchain, source: str, visible: bool = False) -> bytes:
     """The object of a kernel in C; `visible` in the library that it alone is linked to (link_kernel)."""
-    with TemporaryFolder("kernel") as name:
-        folder = Path(name)
-        (folder / "kernel.c").write_text(source)
-        flags = [flag for flag in KERNEL if flag != "-fPIC" or toolchain.system is not WINDOWS]
-        toolchain.compile([*flags, *["-fvisibility=default"] * visible, "-c", "kernel.c", "-o", "kernel.o"], folder)
-        return (folder / "kernel.o").read_bytes()
+    return toolchain.object_of(source, [*_placed_anywhere(toolchain, KERNEL), *["-fvisibility=default"] * visible])
 
 
 def link_kernel(toolchain: Toolchain, code: bytes) -> bytes:
@@ -119,7 +92,7 @@ def link_shared(toolchain: Toolchain, form: Form, code: Code, library: Path) -> 
     gets into it."""
     with TemporaryFolder("link") as name:
         folder = Path(name)
-        inputs = _inputs(toolchain, form, code, runtime_objects(toolchain), (), folder)
+        inputs = _inputs(toolchain, form, code, runtime_objects(toolchain), "mc_parameters", folder)
         exports = "; ".join(exported_names(form))
         (folder / "exports.map").write_text(f"{{ global: {exports}; local: *; }};\n")
         arguments = [*COMPILE, *THREADS, *LINK, f"-Wl,-soname,{form.library}", *inputs]
@@ -194,12 +167,12 @@ def _members(toolchain: Toolchain, form: Form, code: Code, folder: Path) -> list
     runtime = runtime_objects(toolchain, form.freestanding, names)
     flags = (*names, *(BARE_FLAGS if form.freestanding else THREADS))
     members = []
-    for k, file in enumerate(_inputs(toolchain, form, code, runtime, flags, folder)):
+    for k, file in enumerate(_inputs(toolchain, form, code, runtime, f"{form.prefix}_mc_parameters", folder)):
         member = f"{form.prefix}_{k}.o"
         if file.endswith(".o"):
             (folder / file).rename(folder / member)
         else:
-            toolchain.compile([*_compile(toolchain), *flags, "-c", file, "-o", member], folder)
+            toolchain.compile([*_placed_anywhere(toolchain, COMPILE), *flags, "-c", file, "-o", member], folder)
         members.append(member)
     return members
 
@@ -214,15 +187,15 @@ def _wanted(form: Form, members: Sequence[str], folder: Path) -> tuple[str, ...]
     return tuple(sorted(wanted - {"__stack_pointer", "__linear_memory", "__indirect_function_table"}))
 
 
-def _compile(toolchain: Toolchain) -> tuple[str, ...]:
+def _placed_anywhere(toolchain: Toolchain, flags: tuple[str, ...]) -> tuple[str, ...]:
     """Flags for C sources: code for Windows lies anywhere by itself."""
-    return tuple(flag for flag in COMPILE if flag != "-fPIC" or toolchain.system is not WINDOWS)
+    return tuple(flag for flag in flags if flag != "-fPIC" or toolchain.system is not WINDOWS)
 
 
 def _inputs(
-    toolchain: Toolchain, form: Form, code: Code, runtime: Mapping[str, bytes], flags: tuple[str, ...], folder: Path
+    toolchain: Toolchain, form: Form, code: Code, runtime: Mapping[str, bytes], parameters: str, folder: Path
 ) -> list[str]:
-    """Files in `folder` that are linked."""
+    """Files in `folder` that are linked; `parameters` is what they are called where they are embedded."""
     for file in HEADERS:
         shutil.copyfile(RUNTIME / file, folder / file)
     (folder / "model_plan.c").write_text(code.plan)
@@ -238,11 +211,8 @@ def _inputs(
         if form.on.objects != "ELF":
             (folder / "parameters.c").write_text(INCLUDED)
             return [*inputs, "parameters.c"]
-        symbol = next(
-            (flag.partition("=")[2] for flag in flags if flag.startswith("-Dmc_parameters=")), "mc_parameters"
-        )
         at = "%" if toolchain.machine.name == "arm" else "@"  # which begins a comment there
-        (folder / "parameters.S").write_text(EMBEDDED.format(symbol=symbol, at=at))
+        (folder / "parameters.S").write_text(EMBEDDED.format(symbol=parameters, at=at))
         inputs.append("parameters.S")
     return inputs
 
@@ -252,9 +222,8 @@ def runtime_objects(
 ) -> Mapping[str, bytes]:
     """The runtime's objects by file name: the same in every package, but for `names` of its functions."""
     files, headers = (tuple(RUNTIME / n for n in group) for group in (BARE if freestanding else HOSTED, HEADERS))
-    return objects_of(
-        toolchain, Sources(files, headers, (*_compile(toolchain), *(BARE_FLAGS if freestanding else THREADS), *names))
-    )
+    flags = (*_placed_anywhere(toolchain, COMPILE), *(BARE_FLAGS if freestanding else THREADS), *names)
+    return objects_of(toolchain, Sources(files, headers, flags))
 
 
 def runtime_sources() -> list[bytes]:

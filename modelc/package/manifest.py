@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, is_dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from modelc.errors import PackageError
 from modelc.package.form import Form
-from modelc.package.padding import Along, Fill, Padding
-from modelc.package.schema import Check, Mismatch, compiled
-from modelc.package.spec import (
-    ArenaTensor,
-    Argument,
-    Branch,
-    Carried,
-    Control,
-    Extent,
-    FixedInput,
-    Moving,
-    PackageTarget,
-    Plan,
-    RangeCheck,
-    Repeat,
-    Rolled,
-    State,
-    Step,
-    check_plans,
-)
-from modelc.package.tensor import TensorInfo
+from modelc.package.padding import Padding
+from modelc.package.schema import Mismatch, compiled
+from modelc.package.spec import FixedInput, PackageTarget, Plan, check_plans
 from modelc.runtime.files import MANIFEST as NAME
 from modelc.runtime.files import MOST_MANIFEST_BYTES, PARAMS, SCHEMA_VERSION
 
-__all__ = ["NAME", "SCHEMA_VERSION", "FileInfo", "Linked", "Manifest", "parsed", "schema"]
+__all__ = ["NAME", "SCHEMA_VERSION", "FileInfo", "Linked", "Manifest", "built", "parsed", "schema"]
 
 DEEPEST = 16  # objects and lists within each other in `verification`, which is free otherwise
 
@@ -69,7 +53,7 @@ class Linked:
         return Form(self.prefix, self.emit, self.embed_params, self.freestanding, self.libc, system=self.on or "Linux")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """`build_id` pairs the manifest with the library; `files` lists every file but manifest.json itself; `verification`
     is the summary of verification.json, None when nothing was compared."""
@@ -79,7 +63,7 @@ class Manifest:
     name: str
     target: PackageTarget
     flush_denormals: bool
-    check_addresses: bool
+    check_addresses: bool = False
     choices_sha256: str
     versions: Mapping[str, str]
     notes: tuple[str, ...]
@@ -130,7 +114,8 @@ def parsed(data: Mapping[str, Any], where: str) -> Manifest:
         )
     _validate(data, where)
     try:
-        manifest = _from_data(data)
+        manifest = built(Manifest, data)
+        assert isinstance(manifest, Manifest)
         params = manifest.params_bytes
         _check_files(manifest)
         check_plans(manifest.variants, params, where, manifest.padding)
@@ -164,9 +149,7 @@ def schema() -> Mapping[str, Any]:
     return data
 
 
-@cache
-def _validator() -> Check:
-    return compiled(schema())
+_validator = cache(lambda: compiled(schema()))
 
 
 def _validate(data: Mapping[str, Any], where: str) -> None:
@@ -183,82 +166,34 @@ def _shallow(value: Any, levels: int) -> bool:
     return levels > 0 and all(_shallow(value, levels - 1) for value in inner)
 
 
-def _from_data(data: Mapping[str, Any]) -> Manifest:
-    target = data["target"]
-    return Manifest(
-        **{key: data[key] for key in ("schema_version", "build_id", "name", "flush_denormals", "choices_sha256")},
-        check_addresses=data.get("check_addresses", False),
-        target=PackageTarget(target["name"], target["triple"], tuple(target["features"])),
-        versions=data["versions"],
-        notes=tuple(data["notes"]),
-        files={name: FileInfo(**entry) for name, entry in data["files"].items()},
-        params=tuple((offset, size) for offset, size in data["params"]),
-        params_bytes=data["params_bytes"],
-        linked=_linked(data["linked"]),
-        variants=tuple(_plan(plan) for plan in data["variants"]),
-        verification=data["verification"],
-        constants=tuple(FixedInput.from_json(constant) for constant in data.get("constants", ())),
-        padding=_padding(data["padding"]) if "padding" in data else None,
-        bounds=data.get("bounds", {}),
-    )
+def built(kind: Any, data: Any) -> Any:
+    """The object of `kind`, a dataclass or what one of its fields holds, that asdict() gave as `data`. Raises TypeError
+    where `data` lacks a field, or has one that is unknown."""
+    make = _builder(kind)
+    return data if make is None else make(data)
 
 
-def _linked(data: Mapping[str, Any]) -> Linked:
-    return Linked(**{**data, **{name: tuple(data[name]) for name in ("emit", "needed", "calls")}})
+@cache
+def _builder(kind: Any) -> Callable[[Any], Any] | None:
+    """What makes an object of JSON's form; None where that is the object."""
+    parts = [part for part in get_args(kind) if part not in (Ellipsis, NoneType)]
+    if is_dataclass(kind):
+        of_fields: Any = kind
+        makers = {name: make for name, hint in get_type_hints(kind).items() if (make := _builder(hint))}
+        return lambda data: of_fields(
+            **{**data, **{name: makers[name](data[name]) for name in makers.keys() & data.keys()}}
+        )
+    if get_origin(kind) is UnionType:
+        of_parts = [make for part in parts if (make := _builder(part))]
+        return partial(_first_that_fits, of_parts) if of_parts else None
+    make = _builder(parts[-1]) if parts else None
+    if get_origin(kind) is tuple:
+        return tuple if make is None else lambda data: tuple(map(make, data))
+    return make and (lambda data: {name: make(value) for name, value in data.items()})
 
 
-def _padding(data: Mapping[str, Any]) -> Padding:
-    inputs, outputs = (tuple(Along(**along) for along in data[side]) for side in ("inputs", "outputs"))
-    return Padding(tuple(data["dims"]), inputs, outputs, tuple(Fill(**fill) for fill in data.get("fills", ())))
-
-
-def _plan(data: Mapping[str, Any]) -> Plan:
-    return Plan(
-        inputs=tuple(_tensor(t) for t in data["inputs"]),
-        outputs=tuple(_tensor(t) for t in data["outputs"]),
-        steps=tuple(_step(step) for step in data["steps"]),
-        arena_bytes=data["arena_bytes"],
-        memory=tuple(ArenaTensor(**t) for t in data["memory"]),
-        rounded=tuple(data["rounded"]),
-        loops=tuple(Rolled(**loop) for loop in data.get("loops", ())),
-        control=tuple(_control(control) for control in data.get("control", ())),
-        slots=tuple(data.get("slots", ())),
-        states=tuple(State(**{**state, "input": _tensor(state["input"])}) for state in data.get("states", ())),
-        sizes=tuple(Extent(**extent) for extent in data.get("sizes", ())),
-    )
-
-
-def _control(data: Mapping[str, Any]) -> Control:
-    """A branch has a middle. Raises PackageError where something is lacking, or is no branch's or no loop's."""
-    at = {name: Argument(**place) for name, place in data.items() if name in _PLACES}
-    parts = {name: tuple(kind(**_placed(part)) for part in data[name]) for name, kind in _PARTS.items() if name in data}
-    try:
-        if "middle" in data:
-            return Branch(**{**data, **at})
-        return Repeat(**{**dict.fromkeys(("count", "condition", "go")), **data, **at, **parts})
-    except TypeError:
-        raise PackageError("it has control flow that is neither a branch nor a loop") from None
-
-
-def _placed(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {**data, **{name: Argument(**data[name]) for name in ("start", "result", "spare") if name in data}}
-
-
-_PLACES = ("condition", "count", "number", "go")
-_PARTS: Mapping[str, type[Carried | Moving]] = {"carried": Carried, "moving": Moving}
-
-
-def _tensor(data: Mapping[str, Any]) -> TensorInfo:
-    return TensorInfo(data["name"], data["dtype"], tuple(data["shape"]))
-
-
-def _step(data: Mapping[str, Any]) -> Step:
-    arguments = tuple(Argument(**argument) for argument in data["arguments"])
-    checks = tuple(_check(check) for check in data.get("checks", ()))
-    places = {name: tuple(data.get(name, ())) for name in ("nodes", "written")}
-    return Step(**{**data, **places, "arguments": arguments, "checks": checks})
-
-
-def _check(data: Mapping[str, Any]) -> RangeCheck:
-    shape, strides = tuple(data["shape"]), tuple(data["strides"])
-    return RangeCheck(**{**data, "argument": Argument(**data["argument"]), "shape": shape, "strides": strides})
+def _first_that_fits(makers: Sequence[Callable[[Any], Any]], data: Any) -> Any:
+    for make in makers:
+        with suppress(TypeError):
+            return make(data)
+    raise PackageError("it has control flow that is neither a branch nor a loop")

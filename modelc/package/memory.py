@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from modelc.package.elf import code_bytes, members
-from modelc.package.foreign import foreign_code_bytes
+from modelc.package.foreign import instruction_bytes
 from modelc.package.manifest import Manifest
+from modelc.package.spec import ALIGNMENT, aligned
 from modelc.package.toolchain import machine_of
 
-LINE = 64
 COUNTER = 16  # bytes of mc_counter
 
 
@@ -42,10 +41,7 @@ def memory_of(manifest: Manifest, folder: Path) -> Memory:
     """Of a package in a folder."""
     form, pointer = manifest.linked.form, machine_of(manifest.target.triple).pointer_bits // 8
     name = form.file_of(form.emit[0])
-    data, file = (folder / name).read_bytes(), manifest.files[name].bytes
-    code = code_bytes(data)
-    if form.on.objects != "ELF":
-        code = sum(map(foreign_code_bytes, members(data) if name == form.archive else [data]))
+    code, file = instruction_bytes((folder / name).read_bytes()), manifest.files[name].bytes
     embedded = manifest.params_bytes if form.embed_params else 0
     plans = manifest.variants
     pieces = [max(len(p.slots) for p in plans) * pointer]  # as modelc_memory.c places them
@@ -53,17 +49,13 @@ def memory_of(manifest: Manifest, folder: Path) -> Memory:
         pieces += [5 * 8, len(plan.sizes) * 8, len(plan.steps) * COUNTER * (not form.freestanding), pointer]
     if manifest.padding is not None:
         hanging = {along.tensor for along in manifest.padding.inputs}
-        pieces += [max(sum(_lines(p.inputs[k].bytes) for k in hanging) for p in plans), len(plans[0].inputs) * pointer]
+        pieces += [max(sum(aligned(p.inputs[k].bytes) for k in hanging) for p in plans), len(plans[0].inputs) * pointer]
     return Memory(
         arena=max(plan.arena_bytes for plan in plans),
         scratch=max(plan.scratch_bytes for plan in plans),
-        states=sum(2 * _lines(state.input.bytes) for plan in plans for state in plan.states),
-        handle=sum(map(_lines, pieces)) + 3 * LINE,
+        states=sum(2 * aligned(state.input.bytes) for plan in plans for state in plan.states),
+        handle=sum(map(aligned, pieces)) + 3 * ALIGNMENT,
         code=code,
         constants=manifest.params_bytes,
         tables=max(0, file - code - embedded),
     )
-
-
-def _lines(size: int) -> int:
-    return -(-size // LINE) * LINE

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,13 +21,12 @@ from functools import cache
 from pathlib import Path
 
 from modelc import __version__
-from modelc.package.toolchain import Toolchain
+from modelc.package.toolchain import Toolchain, said_by
 from modelc.scratch import TemporaryFolder, beside, is_private, make_private, user_cache
 
 MOST_BYTES = 64 << 20
 PREFIX = "objects-"
 SEARCHED = ("COMPILER_PATH", "CPATH", "C_INCLUDE_PATH", "GCC_EXEC_PREFIX")  # where compilers look for what they read
-SECONDS = 60  # for a compiler to say its version
 
 State = tuple[int, int]  # of a header: bytes, nanoseconds of its last change
 
@@ -46,41 +44,47 @@ class Sources:
 def objects_of(toolchain: Toolchain, sources: Sources) -> Mapping[str, bytes]:
     """The objects by file name, NAME.o of NAME.c. Raises ToolchainError."""
     files = [(path.name, path.read_text()) for path in (*sources.files, *sources.headers)]
-    entry = _entry(toolchain, sources.flags, files)
-    objects = _recalled(entry) if entry is not None else None
-    return objects if objects is not None else _compiled(toolchain, sources, entry)
+    return _kept(_entry(toolchain, sources.flags, files), lambda: _compiled(toolchain, sources))
 
 
-def kept(toolchain: Toolchain, texts: Sequence[str], make: Callable[[], Mapping[str, bytes]]) -> Mapping[str, bytes]:
-    """What a toolchain makes of `texts` alone, without a header of the system, by file name."""
-    entry = _entry(toolchain, (), texts)
-    files = _recalled(entry) if entry is not None else None
-    if files is None:
-        files = make()
-        if entry is not None:
-            with suppress(OSError):  # as above
-                _keep(entry, files, {})
-    return files
+def kept(toolchain: Toolchain, of: Sequence[object], make: Callable[[], Mapping[str, bytes]]) -> Mapping[str, bytes]:
+    """What a toolchain makes of these texts alone, without a header of the system, by file name."""
+    return _kept(_entry(toolchain, (), of), lambda: (make(), {}))
 
 
 @cache
 def linked(toolchain: Toolchain, sources: Sources, arguments: tuple[str, ...], name: str) -> Path:
     """A program, or a library, of these objects, which is there until this process ends. Raises ToolchainError."""
-    folder = TemporaryFolder("linked")
-    _folders.append(folder)
-    objects = objects_of(toolchain, sources)
+    folder, objects = lasting_folder(), objects_of(toolchain, sources)
     for file, data in objects.items():
-        Path(folder.name, file).write_bytes(data)
-    toolchain.compile([*objects, *arguments, "-o", name], Path(folder.name))
-    return Path(folder.name, name)
+        (folder / file).write_bytes(data)
+    toolchain.compile([*objects, *arguments, "-o", name], folder)
+    return folder / name
 
 
-_folders: list[TemporaryFolder] = []  # of what is linked
+def lasting_folder() -> Path:
+    """A new folder that is there until this process ends."""
+    _folders.append(TemporaryFolder("linked"))
+    return Path(_folders[-1].name)
 
 
-def _compiled(toolchain: Toolchain, sources: Sources, entry: Path | None) -> Mapping[str, bytes]:
-    """The objects, which are kept as an `entry`. Works in a folder of its own with relative names, so that no path gets
-    into what is linked."""
+_folders: list[TemporaryFolder] = []
+Made = tuple[Mapping[str, bytes], Mapping[str, State] | None]  # objects, and what headers were read; None: unknown
+
+
+def _kept(entry: Path | None, make: Callable[[], Made]) -> Mapping[str, bytes]:
+    """The objects of an entry, which are made, and kept where that is possible, if they are not there."""
+    objects = None if entry is None else _recalled(entry)
+    if objects is None:
+        objects, headers = make()
+        if entry is not None and headers is not None:
+            with suppress(OSError):  # a cache that cannot be written: the next process makes them again
+                _keep(entry, objects, headers)
+    return objects
+
+
+def _compiled(toolchain: Toolchain, sources: Sources) -> Made:
+    """Works in a folder of its own with relative names, so that no path gets into what is linked."""
     with TemporaryFolder("objects") as name:
         folder = Path(name)
         for path in (*sources.files, *sources.headers):
@@ -88,18 +92,17 @@ def _compiled(toolchain: Toolchain, sources: Sources, entry: Path | None) -> Map
         names = {path.name: f"{path.stem}.o" for path in sources.files}
         for source, file in names.items():  # one at a time: of several, ziglang makes the first
             toolchain.compile([*sources.flags, "-MD", "-c", source, "-o", file], folder)
-        objects = {file: (folder / file).read_bytes() for file in names.values()}
-        if entry is not None:
-            with suppress(OSError):  # a cache that cannot be written: the next process compiles again
-                _keep(entry, objects, _headers(folder))
-        return objects
+        return {file: (folder / file).read_bytes() for file in names.values()}, _headers(folder)
 
 
-def _headers(folder: Path) -> dict[str, State]:
-    """The headers of the system that were read, as the compiler lists them (-MD) in files for make. Raises OSError for
-    a name that has a space."""
+def _headers(folder: Path) -> Mapping[str, State] | None:
+    """The headers of the system that were read, as the compiler lists them (-MD) in files for make; None where a name
+    has a space."""
     words = (word for file in folder.glob("*.d") for word in file.read_text().split())
-    return {word: _state(word) for word in words if os.path.isabs(word)}
+    try:
+        return {word: _state(word) for word in words if os.path.isabs(word)}
+    except OSError:
+        return None
 
 
 def _state(path: str) -> State:
@@ -121,12 +124,8 @@ def _entry(toolchain: Toolchain, flags: Sequence[str], contents: Sequence[object
 @cache
 def _compiler(command: tuple[str, ...]) -> tuple[str, State, str] | None:
     """The program of a compiler, what that file is like, and its version; None for one that does not say that."""
-    try:
-        program = os.path.realpath(shutil.which(command[0]) or command[0])
-        done = subprocess.run([*command, "--version"], cwd="/", capture_output=True, check=True, timeout=SECONDS)
-        return program, _state(program), done.stdout.decode(errors="replace")
-    except (OSError, subprocess.SubprocessError):
-        return None
+    program, version = os.path.realpath(shutil.which(command[0]) or command[0]), said_by((*command, "--version"))
+    return (program, _state(program), version) if version else None
 
 
 def _recalled(entry: Path) -> Mapping[str, bytes] | None:

@@ -56,46 +56,38 @@ def compiled(schema: Mapping[str, Any], definitions: Mapping[str, Any] | None = 
     return check
 
 
+def _refusing(is_wrong: Callable[[Any], bool], reason: str) -> Check:
+    def check(value: Any) -> None:
+        if is_wrong(value):
+            raise Mismatch(f"{_shown(value)} {reason}")
+
+    return check
+
+
 def _type(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Check:
     names = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     classes = frozenset(kind for name in names for kind in TYPES[name])
-
-    def check(value: Any) -> None:
-        if type(value) not in classes:
-            raise Mismatch(f"{_shown(value)} is not of type {' or '.join(names)}")
-
-    return check
+    return _refusing(lambda value: type(value) not in classes, f"is not of type {' or '.join(names)}")
 
 
 def _values(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Check:
     allowed = schema["enum"] if "enum" in schema else [schema["const"]]
     kinds = {(type(value), value) for value in allowed}
-
-    def check(value: Any) -> None:
-        if isinstance(value, dict | list) or (type(value), value) not in kinds:
-            raise Mismatch(f"{_shown(value)} is not one of {allowed}")
-
-    return check
+    return _refusing(
+        lambda value: isinstance(value, dict | list) or (type(value), value) not in kinds, f"is not one of {allowed}"
+    )
 
 
 def _bounds(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Check:
     least, most = schema.get("minimum", float("-inf")), schema.get("maximum", float("inf"))
-
-    def check(value: Any) -> None:
-        if type(value) in (int, float) and not least <= value <= most:
-            raise Mismatch(f"{_shown(value)} is not between {least} and {most}")
-
-    return check
+    return _refusing(
+        lambda value: type(value) in (int, float) and not least <= value <= most, f"is not between {least} and {most}"
+    )
 
 
 def _pattern(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Check:
     match = re.compile(schema["pattern"].removeprefix("^").removesuffix("$")).fullmatch
-
-    def check(value: Any) -> None:
-        if type(value) is str and not match(value):
-            raise Mismatch(f"{_shown(value)} does not match {schema['pattern']}")
-
-    return check
+    return _refusing(lambda value: type(value) is str and not match(value), f"does not match {schema['pattern']}")
 
 
 def _items(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Check:
@@ -159,17 +151,9 @@ def _shown(value: Any) -> str:
 
 KEYWORDS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Check]] = {
     "type": _type,
-    "const": _values,
-    "enum": _values,
-    "minimum": _bounds,
-    "maximum": _bounds,
     "pattern": _pattern,
-    "items": _items,
-    "prefixItems": _items,
-    "minItems": _items,
-    "maxItems": _items,
-    "properties": _properties,
-    "required": _properties,
-    "additionalProperties": _properties,
-    "propertyNames": _properties,
+    **dict.fromkeys(("const", "enum"), _values),
+    **dict.fromkeys(("minimum", "maximum"), _bounds),
+    **dict.fromkeys(("items", "prefixItems", "minItems", "maxItems"), _items),
+    **dict.fromkeys(("properties", "required", "additionalProperties", "propertyNames"), _properties),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -25,6 +25,12 @@ SIZE_BYTES = 8  # of an int64
 RANDOM_BYTES = 16  # what random numbers are made of: the handle's seed and the number of the run
 MOST_BYTES = 2**63 - 1  # of a tensor
 MOST_CHECKED_RANK = 32  # MC_MOST_RANK in modelc_runtime.h
+SLOTS = frozenset({"read", "written", "slot"})  # fields of states and of parts of control flow that number a slot
+
+
+def aligned(size: int) -> int:
+    """Bytes in whole cache lines."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(frozen=True)
@@ -49,15 +55,6 @@ class FixedInput:
         kind = DTYPES[self.tensor.dtype]
         elements = np.frombuffer(base64.b64decode(self.data, validate=True), kind.newbyteorder("<"))
         return elements.reshape(self.tensor.shape).astype(kind)
-
-    def to_json(self) -> dict[str, Any]:
-        tensor = {"name": self.tensor.name, "dtype": self.tensor.dtype, "shape": list(self.tensor.shape)}
-        return {"tensor": tensor, "data": self.data}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> FixedInput:
-        tensor = data["tensor"]
-        return cls(TensorInfo(tensor["name"], tensor["dtype"], tuple(tensor["shape"])), data["data"])
 
 
 @dataclass(frozen=True)
@@ -136,8 +133,9 @@ class Rolled:
     length: int
     count: int
 
-
-Moved = Callable[[Argument], Argument]
+    @property
+    def end(self) -> int:
+        return self.first + self.length
 
 
 @dataclass(frozen=True)
@@ -151,15 +149,6 @@ class Branch:
     end: int
     condition: Argument
     refusal: str = ""
-
-    def moved(self, steps: int, slots: int, there: Moved) -> Branch:
-        """The same among other steps, `steps` further on, where arguments are elsewhere."""
-        first, middle, end = (n + steps for n in (self.first, self.middle, self.end))
-        return Branch(self.name, first, middle, end, there(self.condition), self.refusal)
-
-    @property
-    def arguments(self) -> tuple[Argument, ...]:
-        return (self.condition,)
 
 
 @dataclass(frozen=True)
@@ -175,10 +164,6 @@ class Carried:
     spare: Argument
     bytes: int
 
-    def moved(self, slots: int, there: Moved) -> Carried:
-        places = (there(self.start), there(self.result), there(self.spare))
-        return Carried(self.read + slots, self.written + slots, *places, self.bytes)
-
 
 @dataclass(frozen=True)
 class Moving:
@@ -189,7 +174,7 @@ class Moving:
     bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Repeat:
     """The ONNX node `name`: steps [first, end) run again and again, while the bool at `condition`, and after an
     iteration that at `go`, is true, at most as often as the int64 at `count` says and `limit` times (-1: no limit).
@@ -199,36 +184,20 @@ class Repeat:
     first: int
     end: int
     limit: int
-    count: Argument | None
-    condition: Argument | None
+    count: Argument | None = None
+    condition: Argument | None = None
     number: Argument
-    go: Argument | None
+    go: Argument | None = None
     carried: tuple[Carried, ...]
     moving: tuple[Moving, ...]
 
-    def moved(self, steps: int, slots: int, there: Moved) -> Repeat:
-        """The same among other steps, `steps` further on, and other slots, where arguments are elsewhere."""
-        return Repeat(
-            self.name,
-            self.first + steps,
-            self.end + steps,
-            self.limit,
-            None if self.count is None else there(self.count),
-            None if self.condition is None else there(self.condition),
-            there(self.number),
-            None if self.go is None else there(self.go),
-            tuple(c.moved(slots, there) for c in self.carried),
-            tuple(Moving(m.slot + slots, there(m.start), m.bytes) for m in self.moving),
-        )
-
-    @property
-    def arguments(self) -> tuple[Argument, ...]:
-        fixed = (self.count, self.condition, self.number, self.go, *(m.start for m in self.moving))
-        places = (place for c in self.carried for place in (c.start, c.result, c.spare))
-        return tuple(place for place in (*fixed, *places) if place is not None)
-
 
 Control = Branch | Repeat
+
+
+def parts_of(control: Control) -> tuple[Control | Carried | Moving, ...]:
+    """Control flow, and what its iterations carry and move."""
+    return (control, *control.carried, *control.moving) if isinstance(control, Repeat) else (control,)
 
 
 @dataclass(frozen=True)
@@ -285,7 +254,7 @@ class Plan:
         """How often each step is called in a run, where control flow comes to it once."""
         calls = [1] * len(self.steps)
         for loop in self.loops:
-            calls[loop.first : loop.first + loop.length] = [loop.count] * loop.length
+            calls[loop.first : loop.end] = [loop.count] * loop.length
         return tuple(calls)
 
     @property
@@ -349,7 +318,7 @@ class PackageSpec:
     def params_bytes(self) -> int:
         """The size of params.bin: up to the end of the last array, in whole cache lines."""
         end = max((offset + array.nbytes for offset, array in self.params), default=0)
-        return -(-end // ALIGNMENT) * ALIGNMENT
+        return aligned(end)
 
     def check(self) -> None:
         """Raises PackageError if the parts do not fit together: a mistake of code generation, not of a user."""
@@ -372,15 +341,16 @@ def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str, paddi
         if any(not (0 <= s.output < len(ranks) and 0 <= s.axis < ranks[s.output]) for s in plan.sizes):
             raise PackageError(f"variant {number} of {where} has sizes of outputs or axes that are not there")
         spaces = _spaces(plan, params_bytes)
-        for argument in (a for control in plan.control for a in control.arguments):
-            _check_argument(argument, 1, spaces, "control flow")
+        for place in (x for control in plan.control for part in parts_of(control) for x in vars(part).values()):
+            if isinstance(place, Argument):
+                _check_argument(place, 1, spaces, "control flow")
         end = 0
         for loop in plan.loops:
-            if loop.first < end or loop.length < 1 or loop.count < 1 or loop.first + loop.length > len(plan.steps):
+            if loop.first < end or loop.length < 1 or loop.count < 1 or loop.end > len(plan.steps):
                 raise PackageError(
                     f"variant {number} of {where} has a loop over steps that are not there, or another's"
                 )
-            end = loop.first + loop.length
+            end = loop.end
         for step, calls in zip(plan.steps, plan.calls, strict=True):
             _check_step(step, calls, spaces)
     shapes = [tuple(t.shape for t in plan.inputs) for plan in variants]
@@ -393,20 +363,17 @@ def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str, paddi
 def _check_padding(padding: Padding, variants: Sequence[Plan], where: str) -> None:
     """Raises PackageError if inputs or outputs that hang on a padded dimension are not there, or not as long as it."""
     for number, plan in enumerate(variants):
-        extents = None
-        if _hangs_on_what_is_there(padding, plan):
-            extents = padding.extents([t.shape for t in plan.inputs])
+        sides = ((padding.inputs, plan.inputs), (padding.outputs, plan.outputs))
+        is_there = all(
+            a.tensor in range(len(tensors))
+            and a.axis in range(len(tensors[a.tensor].shape))
+            and a.dim in range(len(padding.dims))
+            for those, tensors in sides
+            for a in those
+        ) and all(f.tensor in range(len(plan.inputs)) for f in padding.fills)
+        extents = padding.extents([t.shape for t in plan.inputs]) if is_there else None
         if extents is None or any(plan.outputs[a.tensor].shape[a.axis] != extents[a.dim] for a in padding.outputs):
             raise PackageError(f"variant {number} of {where} has padded dimensions that its inputs or outputs have not")
-
-
-def _hangs_on_what_is_there(padding: Padding, plan: Plan) -> bool:
-    sides = ((padding.inputs, plan.inputs), (padding.outputs, plan.outputs))
-    return all(
-        0 <= a.tensor < len(tensors) and 0 <= a.axis < len(tensors[a.tensor].shape) and 0 <= a.dim < len(padding.dims)
-        for those, tensors in sides
-        for a in those
-    ) and all(0 <= f.tensor < len(plan.inputs) for f in padding.fills)
 
 
 def _check_params(spec: PackageSpec) -> None:
@@ -482,10 +449,7 @@ def check_control(plan: Plan, where: str) -> None:
         if not first <= cut <= end:
             raise PackageError(f"{where} has a branch of steps {first} to {end} that parts at {cut}")
         around += [part for part in ((cut, end), (first, cut)) if part[0] < part[1]]
-    if any(not 0 <= n < len(plan.slots) for state in plan.states for n in (state.read, state.written)):
-        raise PackageError(f"{where} has states in slots that are not there")
-    for control in plan.control:
-        slots = [] if isinstance(control, Branch) else [n for c in control.carried for n in (c.read, c.written)]
-        slots += [] if isinstance(control, Branch) else [m.slot for m in control.moving]
+    for what, parts in (("states", plan.states), ("control flow", [x for c in plan.control for x in parts_of(c)])):
+        slots = [n for part in parts for name, n in vars(part).items() if name in SLOTS]
         if any(not 0 <= slot < len(plan.slots) for slot in slots):
-            raise PackageError(f"{where} has control flow over slots that are not there")
+            raise PackageError(f"{where} has {what} over slots that are not there")

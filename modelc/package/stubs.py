@@ -10,9 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
-from modelc.package.objects import kept
+from modelc.package.objects import kept, lasting_folder
 from modelc.package.toolchain import Toolchain
 from modelc.scratch import TemporaryFolder
 
@@ -21,22 +20,14 @@ C = re.findall(
     "__cxa_finalize __errno_location __getauxval abort calloc clock_gettime close dl_iterate_phdr fclose fgets fopen "
     "fork free getauxval getpid lseek madvise malloc memcmp memcpy memmove memset mmap munmap open posix_memalign "
     "raise read secure_getenv sigdelset sigfillset signal snprintf strchr strcmp strcspn strerror strlen strncmp "
-    "strrchr strspn strstr syscall sysconf waitpid _exit __stack_chk_fail __stack_chk_guard ",
+    "strrchr strspn strstr syscall sysconf waitpid _exit __stack_chk_fail __stack_chk_guard",
 )
-THREADS = [
-    "pthread_cond_broadcast",
-    "pthread_cond_destroy",
-    "pthread_cond_init",
-    "pthread_cond_signal",
-    "pthread_cond_wait",
-    "pthread_create",
-    "pthread_join",
-    "pthread_mutex_destroy",
-    "pthread_mutex_init",
-    "pthread_mutex_lock",
-    "pthread_mutex_unlock",
+THREADS = re.findall(
+    r"\w+",
+    "pthread_cond_broadcast pthread_cond_destroy pthread_cond_init pthread_cond_signal pthread_cond_wait "
+    "pthread_create pthread_join pthread_mutex_destroy pthread_mutex_init pthread_mutex_lock pthread_mutex_unlock "
     "pthread_sigmask",
-]
+)
 FUNCTIONS = re.findall(
     r"\w+",
     "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs fdim floor fma "
@@ -44,6 +35,8 @@ FUNCTIONS = re.findall(
     "nearbyint nextafter pow remainder remquo rint round scalbn sin sincos sinh sqrt tan tanh tgamma trunc",
 )
 MATH = [*FUNCTIONS, *(f"{name}f" for name in FUNCTIONS)]
+Library = tuple[str, str, Mapping[str, str]]  # file, soname, the version of each function
+GLIBC = (("libc.so", "libc.so.6", C), ("libm.so", "libm.so.6", MATH), ("libpthread.so", "libpthread.so.0", THREADS))
 LATER: Mapping[str, Mapping[str, str]] = {  # functions that came after the first version, by machine
     "x86_64": {
         **dict.fromkeys(THREADS[:5], "2.3.2"),
@@ -53,11 +46,7 @@ LATER: Mapping[str, Mapping[str, str]] = {  # functions that came after the firs
         "memcpy": "2.14",
         "secure_getenv": "2.17",
     },
-    "arm": {
-        "clock_gettime": "2.17",
-        "getauxval": "2.16",
-        "secure_getenv": "2.17",
-    },
+    "arm": {"clock_gettime": "2.17", "getauxval": "2.16", "secure_getenv": "2.17"},
 }
 FIRST = {"x86_64": "2.2.5", "aarch64": "2.17", "arm": "2.4", "riscv64": "2.27"}
 THREAD_LOCAL = {  # what finds a thread's own variables: the dynamic linker, and the version of its function
@@ -79,54 +68,30 @@ def linking_old(toolchain: Toolchain) -> tuple[str, ...]:
 @cache
 def _stubs(toolchain: Toolchain) -> Path:
     """The folder of these libraries, which is there until this process ends."""
-    folder, machine = TemporaryFolder("stubs"), toolchain.machine.name
-    _folders.append(folder)
-
-    def of_glibc(file: str, soname: str, names: Sequence[str]) -> _Library:
-        versions: dict[str, list[str]] = {}
-        for name in names:
-            versions.setdefault(LATER.get(machine, {}).get(name, FIRST[machine]), []).append(name)
-        return _library(file, soname, versions)
-
-    libraries = [
-        of_glibc("libc.so", "libc.so.6", C),
-        of_glibc("libm.so", "libm.so.6", MATH),
-        of_glibc("libpthread.so", "libpthread.so.0", THREADS),
+    folder, machine = lasting_folder(), toolchain.machine.name
+    later, first = LATER.get(machine, {}), FIRST[machine]
+    libraries: list[Library] = [
+        (file, soname, {f: later.get(f, first) for f in functions}) for file, soname, functions in GLIBC
     ]
     if machine in THREAD_LOCAL:
         soname, version = THREAD_LOCAL[machine]
-        libraries.append(_library(soname, soname, {version: ["__tls_get_addr"]}))
-    texts = [*FLAGS, *(text for library in libraries for text in library)]
-    for file, data in kept(toolchain, texts, lambda: _made(toolchain, libraries)).items():
-        Path(folder.name, file).write_bytes(data)
-    return Path(folder.name)
+        libraries.append((soname, soname, {"__tls_get_addr": version}))
+    for file, data in kept(toolchain, [*FLAGS, libraries], lambda: _made(toolchain, libraries)).items():
+        (folder / file).write_bytes(data)
+    return folder
 
 
-_folders: list[TemporaryFolder] = []
-
-
-class _Library(NamedTuple):
-    file: str
-    soname: str
-    source: str
-    versions: str  # the linker's script
-
-
-def _library(file: str, soname: str, versions: Mapping[str, Sequence[str]]) -> _Library:
-    source = "".join(f"void {name}(void) {{}}\n" for group in versions.values() for name in group)
-    script = "".join(f"GLIBC_{version} {{ global: {'; '.join(group)}; }};\n" for version, group in versions.items())
-    return _Library(file, soname, source, script)
-
-
-def _made(toolchain: Toolchain, libraries: Sequence[_Library]) -> dict[str, bytes]:
+def _made(toolchain: Toolchain, libraries: Sequence[Library]) -> dict[str, bytes]:
     """The libraries by file name."""
     made = {}
     with TemporaryFolder("stubs") as name:
         folder = Path(name)
-        for library in libraries:
-            (folder / "stub.c").write_text(library.source)
-            (folder / "stub.map").write_text(library.versions)
-            named = f"-Wl,-soname,{library.soname}"
-            toolchain.compile([*FLAGS, named, "stub.c", "-o", library.file], folder)
-            made[library.file] = (folder / library.file).read_bytes()
+        for file, soname, versions in libraries:
+            groups = {version: [f for f in versions if versions[f] == version] for version in versions.values()}
+            functions = (f for group in groups.values() for f in group)
+            (folder / "stub.c").write_text("".join(f"void {f}(void) {{}}\n" for f in functions))
+            script = (f"GLIBC_{version} {{ global: {'; '.join(group)}; }};\n" for version, group in groups.items())
+            (folder / "stub.map").write_text("".join(script))
+            toolchain.compile([*FLAGS, f"-Wl,-soname,{soname}", "stub.c", "-o", file], folder)
+            made[file] = (folder / file).read_bytes()
     return made

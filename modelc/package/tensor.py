@@ -5,24 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from modelc.ir.expr import NARROW
+from modelc.ir.expr import DTYPES
+from modelc.runtime.loader import DTYPES as NUMBERED
 
-DTYPE_BYTES = {  # in the order of modelc_dtype in model.h
-    "float32": 4,
-    "float64": 8,
-    "float16": 2,
-    "bfloat16": 2,
-    "int8": 1,
-    "int16": 2,
-    "int32": 4,
-    "int64": 8,
-    "uint8": 1,
-    "uint16": 2,
-    "uint32": 4,
-    "uint64": 8,
-    "bool": 1,
-    **dict.fromkeys(NARROW, 1),
-}
+DTYPE_BYTES = {dtype: DTYPES[dtype].itemsize for dtype in NUMBERED}  # in the order of modelc_dtype in model.h
 
 
 @dataclass(frozen=True)

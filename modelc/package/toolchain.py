@@ -30,16 +30,25 @@ class Machine:
     emulate for it."""
 
     name: str
-    elf_machine: int
+    object_machine: int  # what the headers of objects say
     pointer_bits: int
     gnu_triple: str  # of Debian's cross gcc and of its library folder
-    glibc: tuple[int, int]  # the oldest to run on
-    qemu: str
-    qemu_cpu: str  # one with every feature that qemu knows
-    debian_gcc: str
-    debian_libc: str
+    glibc: tuple[int, int] = (0, 0)  # the oldest to run on
+    debian: str = ""  # what Debian calls it
+    qemu_cpu: str = "max"  # one with every feature that qemu knows
     system: System = LINUX
-    object_machine: int = 0  # what the headers of objects say that are not ELF
+
+    @property
+    def qemu(self) -> str:
+        return f"qemu-{self.name}" if self.system is LINUX else ""
+
+    @property
+    def debian_gcc(self) -> str:
+        return f"gcc-{self.gnu_triple.replace('_', '-')}"
+
+    @property
+    def debian_libc(self) -> str:
+        return f"libc6-{self.debian}-cross"
 
     @property
     def gcc_names(self) -> tuple[str, ...]:
@@ -47,65 +56,22 @@ class Machine:
         return (self.name, *(["armv7l", "armv7", "armv7a"] if self.name == "arm" else []))
 
 
-def _foreign(name: str, system: System, number: int) -> Machine:
-    triple = "-".join((name, system.part, *system.environments))
-    emulator = "node" if system is WASI else ""
-    bits = 32 if system is WASI else 64
-    return Machine(name, number, bits, triple, (0, 0), emulator, "", "", "", system, number)
+def _foreign(name: str, system: System, number: int, bits: int = 64) -> Machine:
+    return Machine(name, number, bits, "-".join((name, system.part, *system.environments)), system=system)
 
 
 MACHINES = (
-    Machine(
-        "x86_64",
-        62,
-        64,
-        "x86_64-linux-gnu",
-        (2, 17),
-        "qemu-x86_64",
-        "max",
-        "gcc-x86-64-linux-gnu",
-        "libc6-amd64-cross",
-    ),
-    Machine(
-        "aarch64",
-        183,
-        64,
-        "aarch64-linux-gnu",
-        (2, 17),
-        "qemu-aarch64",
-        "max",
-        "gcc-aarch64-linux-gnu",
-        "libc6-arm64-cross",
-    ),
-    Machine(
-        "arm",
-        40,
-        32,
-        "arm-linux-gnueabihf",
-        (2, 28),
-        "qemu-arm",
-        "max",
-        "gcc-arm-linux-gnueabihf",
-        "libc6-armhf-cross",
-    ),
-    Machine(
-        "riscv64",
-        243,
-        64,
-        "riscv64-linux-gnu",
-        (2, 28),
-        "qemu-riscv64",
-        "rv64,v=true",
-        "gcc-riscv64-linux-gnu",
-        "libc6-riscv64-cross",
-    ),
+    Machine("x86_64", 62, 64, "x86_64-linux-gnu", (2, 17), "amd64"),
+    Machine("aarch64", 183, 64, "aarch64-linux-gnu", (2, 17), "arm64"),
+    Machine("arm", 40, 32, "arm-linux-gnueabihf", (2, 28), "armhf"),
+    Machine("riscv64", 243, 64, "riscv64-linux-gnu", (2, 28), "riscv64", "rv64,v=true"),
 )
 FOREIGN = (  # that nothing is known of but how to make objects; WebAssembly is run by Node.js
     _foreign("aarch64", ANDROID, 183),
     _foreign("x86_64", WINDOWS, 0x8664),
     _foreign("x86_64", MACOS, 0x01000007),
     _foreign("aarch64", MACOS, 0x0100000C),
-    _foreign("wasm32", WASI, 0),
+    _foreign("wasm32", WASI, 0, 32),
 )
 
 
@@ -128,12 +94,8 @@ class Toolchain:
 
     def linking_all(self) -> Toolchain:
         """The same, for programs that need no library where they run; ziglang has such a C library of musl alone."""
-        if self.zig:
-            return replace(
-                _ziglang(self.machine, "musl", self.glibc),
-                command=(*_zig_cc(self.machine, "musl", self.glibc), "-static"),
-            )
-        return replace(self, command=(*self.command, "-static"))
+        linking = _ziglang(self.machine, "musl", self.glibc) if self.zig else self
+        return replace(linking, command=(*linking.command, "-static"))
 
     def compile(self, arguments: Sequence[str], folder: Path) -> None:
         """Runs the compiler in `folder`. Raises ToolchainError with what it said if it fails."""
@@ -142,10 +104,15 @@ class Toolchain:
     def check(self) -> None:
         """Raises ToolchainError where a small source that needs the C library's headers, if there is one, does not
         compile: said before any kernel is."""
-        header = "stdint.h" if self.libc == "none" else "string.h"
+        self.object_of(f"#include <{'stdint.h' if self.libc == 'none' else 'string.h'}>\nint empty;\n", stem="empty")
+
+    def object_of(self, source: str, flags: Sequence[str] = (), stem: str = "kernel") -> bytes:
+        """The object of one source, whose file is called STEM.c. Raises ToolchainError as compile() does."""
         with TemporaryFolder("cc") as name:
-            (Path(name) / "empty.c").write_text(f"#include <{header}>\nint empty;\n")
-            self.compile(["-c", "empty.c", "-o", "empty.o"], Path(name))
+            folder = Path(name)
+            (folder / f"{stem}.c").write_text(source)
+            self.compile([*flags, "-c", f"{stem}.c", "-o", f"{stem}.o"], folder)
+            return (folder / f"{stem}.o").read_bytes()
 
     def link_module(self, arguments: Sequence[str], folder: Path) -> None:
         """Runs the linker of WebAssembly, of ziglang by itself: its cc would build a C library first."""
@@ -195,33 +162,29 @@ def find_toolchain(triple: str, libc: str = "", cc: str = "", ar: str = "") -> T
     kind, _, version = (libc or "musl" * is_musl(triple)).partition(".")
     if not machine.system.hosted and kind not in ("", "none"):
         raise ToolchainError(f"--libc {libc} is for Linux: packages for {machine.system.name} need no C library")
-    glibc = _floor(machine, version)
-    archiver = tuple(shlex.split(ar)) if ar else ()
-    if cc:
-        libc = kind or (_libc_of(shlex.split(cc)) if machine.system.hosted else "none")
-        given = Toolchain(machine, tuple(shlex.split(cc)), libc, glibc)
-        _check_given(given)
-        return replace(given, archiver=archiver or _archiver(given.command))
-    if not machine.system.hosted:
-        if not importlib.util.find_spec("ziglang"):
-            raise ToolchainError(
-                f"no C compiler for {triple}: install ziglang with {extra('cross')}, or give one by --cc"
-            )
-        zig = _ziglang(machine, "none", glibc)
-        return replace(zig, archiver=archiver or zig.archiver)
-    native = machine == native_machine()
-    for command in _candidates(machine, native, kind):
-        chosen = Toolchain(machine, command, kind or _libc_of(command), glibc, archiver or _archiver(command))
-        if chosen.libc in ("none", kind or chosen.libc):
-            return chosen
+    found = _found(machine, triple, kind, _floor(machine, version), tuple(shlex.split(cc)))
+    return replace(found, archiver=tuple(shlex.split(ar))) if ar else found
+
+
+def _found(machine: Machine, triple: str, libc: str, glibc: tuple[int, int], given: tuple[str, ...]) -> Toolchain:
+    """With the archiver that it has by itself."""
+    hosted, native = machine.system.hosted, machine == native_machine()
+    if given:
+        kind = libc or (_libc_of(given) if hosted else "none")
+        toolchain = Toolchain(machine, given, kind, glibc, _archiver(given))
+        _check_given(toolchain)
+        return toolchain
+    if hosted and (command := next(_candidates(machine, native, libc), None)):
+        return Toolchain(machine, command, libc or _libc_of(command), glibc, _archiver(command))
     if importlib.util.find_spec("ziglang"):
-        zig = _ziglang(machine, kind or "gnu", glibc)
-        return replace(zig, archiver=archiver or zig.archiver)
+        return _ziglang(machine, (libc or "gnu") if hosted else "none", glibc)
+    if not hosted:
+        raise ToolchainError(f"no C compiler for {triple}: install ziglang with {extra('cross')}, or give one by --cc")
     package = "gcc and libc6-dev" if native else machine.debian_gcc
-    if kind == "musl":
+    if libc == "musl":
         package = "musl-tools" if native else "cross compiler of musl"
     raise ToolchainError(
-        f"no C compiler for {machine.gnu_triple}{' with musl' * (kind == 'musl')}: install Debian's {package}, or "
+        f"no C compiler for {machine.gnu_triple}{' with musl' * (libc == 'musl')}: install Debian's {package}, or "
         f"ziglang with {extra('cross')}"
     )
 
@@ -274,32 +237,23 @@ def _archiver(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def _ziglang(machine: Machine, libc: str, glibc: tuple[int, int]) -> Toolchain:
-    archiver = worker_command("ziglang", "ar")
-    return Toolchain(machine, _zig_cc(machine, libc, glibc), libc, glibc, tuple(archiver), True)
-
-
-def _zig_cc(machine: Machine, libc: str, glibc: tuple[int, int]) -> tuple[str, ...]:
     version = f".{glibc[0]}.{glibc[1]}" if libc == "gnu" else ""
     triple = machine.gnu_triple if libc != "musl" else machine.gnu_triple.replace("gnu", "musl")
     if machine.system.zig:
         triple = f"{machine.name}-{machine.system.zig}"
     android = ("-ffixed-x18",) if machine.system is ANDROID else ()  # which that system keeps to itself
-    return (*worker_command("ziglang", "cc"), "-target", f"{triple}{version}", *android)
+    command = (*worker_command("ziglang", "cc"), "-target", f"{triple}{version}", *android)
+    return Toolchain(machine, command, libc, glibc, tuple(worker_command("ziglang", "ar")), True)
 
 
 def _check_given(toolchain: Toolchain) -> None:
     """Raises ToolchainError, with what the compiler said, where it makes no object for the machine."""
     shown = shlex.join(toolchain.command)
-    with TemporaryFolder("cc") as name:
-        folder = Path(name)
-        (folder / "empty.c").write_text("int empty;\n")
-        try:
-            toolchain.compile(["-c", "empty.c", "-o", "empty.o"], folder)
-        except ToolchainError as error:
-            raise ToolchainError(
-                f"--cc {shown!r} does not compile for {toolchain.machine.gnu_triple}: {error}"
-            ) from None
-        check_object((folder / "empty.o").read_bytes(), f"what --cc {shown!r} makes", toolchain.machine)
+    try:
+        made = toolchain.object_of("int empty;\n", stem="empty")
+    except ToolchainError as error:
+        raise ToolchainError(f"--cc {shown!r} does not compile for {toolchain.machine.gnu_triple}: {error}") from None
+    check_object(made, f"what --cc {shown!r} makes", toolchain.machine)
 
 
 def _run(what: str, command: Sequence[str], arguments: Sequence[str], folder: Path) -> None:
@@ -318,8 +272,8 @@ def check_object(data: bytes, what: str, machine: Machine) -> None:
         check_foreign(data, what, machine.system.objects, machine.object_machine)
         return
     elf_machine, bits = elf_header(data, what)
-    if (elf_machine, bits) != (machine.elf_machine, machine.pointer_bits):
-        name = next((m.name for m in MACHINES if m.elf_machine == elf_machine), f"ELF machine {elf_machine}")
+    if (elf_machine, bits) != (machine.object_machine, machine.pointer_bits):
+        name = next((m.name for m in MACHINES if m.object_machine == elf_machine), f"ELF machine {elf_machine}")
         raise ToolchainError(
             f"{what} is for {name} ({bits} bits) instead of {machine.name} ({machine.pointer_bits} bits)"
         )

@@ -20,18 +20,15 @@ import numpy as np
 from modelc import scratch
 from modelc.errors import PackageError
 from modelc.package import manifest
-from modelc.package.example import example_text
 from modelc.package.glue import plan_source
-from modelc.package.header import cpp_text, header_text
 from modelc.package.link import Code, link_foreign, link_shared, link_static, runtime_sources
-from modelc.package.loader import loader_in_one_file, module_loader
 from modelc.package.manifest import SCHEMA_VERSION, Linked, Manifest
 from modelc.package.read import Package, file_info, read_manifest_of, read_package, unpacked
-from modelc.package.rust import crate_files
 from modelc.package.spec import PackageSpec
+from modelc.package.texts import package_texts
 from modelc.package.toolchain import find_toolchain
 from modelc.runtime.files import ARCHIVE, PARAMS
-from modelc.target.system import LINUX, WASI
+from modelc.target.system import LINUX
 
 VERIFICATION = "verification.json"
 
@@ -87,14 +84,7 @@ def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
         linked = _link(spec, code, folder)
         if form.embed_params:
             (folder / PARAMS).unlink()
-        (folder / form.header).write_text(header_text(form))
-        (folder / f"{form.prefix}.hpp").write_text(cpp_text(form))
-        (folder / "example.c").write_text(example_text(form))
-        if "loader.py" in form.beside:
-            (folder / "loader.py").write_text(loader_in_one_file())
-        if form.on is WASI and form.beside:
-            (folder / form.beside[0]).write_text(module_loader(form))
-        for name, text in (crate_files(spec) if "rust" in form.emit else {}).items():
+        for name, text in package_texts(spec).items():
             (folder / name).write_text(text)
         choices = (json.dumps(spec.choices, indent=1, sort_keys=True) + "\n").encode()
         (folder / "choices.json").write_bytes(choices)
@@ -125,9 +115,7 @@ def _link(spec: PackageSpec, code: Code, folder: Path) -> Linked:
     """Writes the files with the code, and says what they are."""
     form = spec.form
     toolchain = find_toolchain(spec.target.triple, form.libc, form.cc, form.ar)
-    needed: tuple[str, ...] = ()
-    version = ""
-    calls: tuple[str, ...] = ()
+    needed, calls, version = tuple[str, ...](), tuple[str, ...](), ""
     if "so" in form.emit and form.on is not LINUX:
         calls = link_foreign(toolchain, form, code, folder)
     elif "so" in form.emit:

@@ -10,7 +10,7 @@ stored_bytes.py     what Tasks write for others, as the bytes that it was rounde
 tasks.py            groups -> Tasks and the Program: names, buffers, storage
 draft.py            all of it: Graph -> Draft
 precision.py        Program -> Program: contractions in bfloat16 with sums in float32, or in float16
-narrow_products.py  which contractions are worth it, and which targets have an instruction for it
+narrow_products.py  which contractions are worth it, how far sums go in float16, which targets have instructions for it
 narrow_task.py      one Task with buffers in fewer bits
-half_sums.py        sums in float16 that are short enough, or in parts that are
+half_sums.py        long sums in float16 in parts
 """

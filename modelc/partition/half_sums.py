@@ -1,4 +1,4 @@
-"""Sums of products in float16: which Blocks have them, and how many terms they add up.
+"""Long sums of products in float16, in parts of as many terms as MOST_TERMS.
 
 A sum in float16 is rounded with every term: after n of them it is off by about 2^-11 * sqrt(n / 6) of itself, where
 bfloat16 (of two operands and a result) is off by 2^-8. MOST_TERMS keeps float16 nearer than that. Longer sums are cut
@@ -14,63 +14,18 @@ in parts, which are stored as float16 and added up in float32 by a Task of their
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
-from math import prod
 from typing import Any
 
 from numpy.typing import NDArray
 
-from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
+from modelc.ir.block import Block, Buffer, Iter, Task
 from modelc.ir.expr import Expr, Load, Op, Var, cast, op, substitute
 from modelc.ir.layout import Layout
 from modelc.ir.program import BoundTask, Placed, Program, verify_program
-
-HALF, WIDE = "float16", "float32"
-MOST_TERMS = 256  # of a sum in float16
-LEAST_TERMS = 32  # of a part: shorter ones are more to store and to add up than they save
-SMALLEST, LARGEST = 2.0**-14, 65504.0  # of numbers in float16 that have all their digits
-
-
-def relative_error(terms: int) -> float:
-    """About how much a sum of so many terms, in parts, is off by the roundings of float16."""
-    return float(2.0**-11 * (min(terms, MOST_TERMS) / 6) ** 0.5)
-
-
-def half_sum(task: Task) -> Block | None:
-    """The Block of `task` that multiplies and adds up in float16."""
-    dtypes = task.dtypes
-    for block in task.blocks:
-        if isinstance(block, Block) and block.aggregation == "add" and dtypes[block.writes[0].buffer] == HALF:
-            body = block.body[0]
-            if isinstance(body, Op) and body.name == "mul":
-                return block
-    return None
-
-
-def parts_of(block: Block) -> Mapping[str, int] | None:
-    """How many terms of each reduction iterator one part has, such that it has at most MOST_TERMS and there are as few
-    parts as can be; None where they would be too short."""
-    extents = {i.name: i.extent for i in block.reduction}
-    sizes = [[n for n in range(1, extent + 1) if extent % n == 0] for extent in extents.values()]
-    fitting = [inside for inside in product(*sizes) if prod(inside) <= MOST_TERMS]
-    cuts = {
-        inside: sum(1 < n < extent for n, extent in zip(inside, extents.values(), strict=True)) for inside in fitting
-    }
-    best = max(fitting, key=lambda inside: (prod(inside), -cuts[inside]))
-    if prod(best) < min(LEAST_TERMS, prod(extents.values())):
-        return None
-    return dict(zip(extents, best, strict=True))
-
-
-def can_be_cut(task: Task, block: Block) -> bool:
-    """Whether what is before `block` is for it alone, and all else that reads what it writes comes after it."""
-    place = task.blocks.index(block)
-    before, after = task.blocks[:place], task.blocks[place + 1 :]
-    made = {name for b in before for name in _written(b)}
-    read = {name for b in after for name in b.buffers_read}
-    return made.isdisjoint(read) and made.isdisjoint(task.outputs) and len(block.writes) == 1
+from modelc.partition.narrow_products import HALF, WIDE, half_sum, parts_of, written_by
+from modelc.partition.narrow_task import fresh, moving
 
 
 def with_sums_in_parts(program: Program) -> Program:
@@ -83,13 +38,9 @@ def with_sums_in_parts(program: Program) -> Program:
             cutting.tasks.append(bound)
         else:
             cutting.cut(bound, block, parts)
-    cut = cutting.program()
+    cut = program.with_tasks(cutting.tasks, cutting.values, cutting.constants)
     verify_program(cut, "sums in parts")
     return cut
-
-
-def _written(block: AnyBlock) -> Iterator[str]:
-    yield from (w.buffer for w in block.writes) if isinstance(block, Block) else block.outputs
 
 
 @dataclass
@@ -101,54 +52,33 @@ class _Cutting:
     constants: dict[str, NDArray[Any]]
     tasks: list[BoundTask] = field(default_factory=list)
 
-    def program(self) -> Program:
-        used = {name for bound in self.tasks for name in bound.values.values()} | {*self.old.inputs, *self.old.outputs}
-        used |= {self.values[name].root for name in used}
-        return replace(
-            self.old,
-            values={name: place for name, place in self.values.items() if name in used},
-            constants={name: data for name, data in self.constants.items() if name in used},
-            tasks=tuple(self.tasks),
-        )
-
     def cut(self, bound: BoundTask, block: Block, parts: Mapping[str, int]) -> None:
         """The Task as two."""
         task, place = bound.task, bound.task.blocks.index(block)
         sums = task.buffer(block.writes[0].buffer)
         outer = {i.name: i.extent // parts[i.name] for i in block.reduction if parts[i.name] < i.extent}
-        names = {name: _fresh(f"{name}_part", block.ranges) for name in outer}
+        names = {name: fresh(f"{name}_part", block.ranges) for name in outer}
         counts = tuple(outer.values())
-        stored = self._fresh(f"{bound.outputs[0]}#parts")
+        stored = fresh(f"{bound.outputs[0]}#parts", self.values)
         layout = _behind(sums.layout if sums.layout.primitives else task.buffer(task.outputs[0]).layout, counts, sums)
         self.values[stored] = Placed(stored, HALF, (*counts, *sums.shape), layout)
-        name = _fresh("parts", task.dtypes)
+        name = fresh("parts", task.dtypes)
         kept = Buffer(name, HALF, (*counts, *sums.shape), layout)
 
         first, data = self._reindexed(bound, block, parts, names)
-        write = Load(name, (*(Var(n) for n in names.values()), *first.writes[0].indices))
+        inner = (replace(i, extent=parts.get(i.name, i.extent)) for i in block.iters)
         iters = (
             *(Iter(names[n], outer[n]) for n in outer),
-            *(
-                replace(i, extent=parts.get(i.name, i.extent))
-                for i in block.iters
-                if i.name not in outer or parts[i.name] > 1
-            ),
+            *(i for i in inner if i.name not in outer or parts[i.name] > 1),
         )
+        write = Load(name, (*(Var(n) for n in names.values()), *first.writes[0].indices))
         first = replace(first, iters=iters, writes=(write,))
         every = {b.name: data.get(b.name, b) for b in task.buffers if b.name != sums.name} | {name: kept}
-        title = self._task(f"{task.name}_parts")
-        self._task_of(
-            bound,
-            title,
-            (*task.blocks[:place], first),
-            every,
-            (name,),
-            first.name,
-            {name: stored, **{buffer.name: self.value_of(bound, buffer) for buffer in data.values()}},
-        )
+        title = fresh(f"{task.name}_parts", [bound.task.name for bound in (*self.old.tasks, *self.tasks)])
+        made = replace(task, name=title, blocks=(*task.blocks[:place], first), outputs=(name,), anchor=first.name)
+        self._add(bound, made, every, {name: stored} | {b.name: self._constant(bound, b) for b in data.values()})
         after = _summed(task, block, name, names, outer)
-        buffers = {name: kept} | {b.name: b for b in after.buffers}
-        self._task_of(bound, task.name, after.blocks, buffers, task.outputs, after.anchor, {name: stored})
+        self._add(bound, after, {name: kept} | {b.name: b for b in after.buffers}, {name: stored})
 
     def _reindexed(
         self, bound: BoundTask, block: Block, parts: Mapping[str, int], names: Mapping[str, str]
@@ -183,7 +113,7 @@ class _Cutting:
         place = self.values[bound.values[buffer]]
         return place.name in self.constants and place.strides is None and not place.layout.primitives
 
-    def value_of(self, bound: BoundTask, buffer: Buffer) -> str:
+    def _constant(self, bound: BoundTask, buffer: Buffer) -> str:
         """The constant that `buffer` of `bound` stands for, in another shape."""
         name = bound.values[buffer.name]
         wanted = f"{name}#{'x'.join(map(str, buffer.shape))}"
@@ -192,44 +122,26 @@ class _Cutting:
             self.values[wanted] = replace(self.values[name], name=wanted, root=wanted, shape=buffer.shape)
         return wanted
 
-    def _task_of(
-        self,
-        bound: BoundTask,
-        name: str,
-        blocks: Sequence[AnyBlock],
-        buffers: Mapping[str, Buffer],
-        outputs: tuple[str, ...],
-        anchor: str,
-        values: Mapping[str, str],
-    ) -> None:
-        """One of the two, with the buffers that it needs."""
-        made = {written for b in blocks for written in _written(b)}
-        read = {x for b in blocks for x in b.buffers_read}
+    def _add(self, bound: BoundTask, task: Task, buffers: Mapping[str, Buffer], values: Mapping[str, str]) -> None:
+        """One of the two, with those of the buffers that it needs."""
+        made = {written for b in task.blocks for written in written_by(b)}
+        read = {x for b in task.blocks for x in b.buffers_read}
         inputs = tuple(x for x in buffers if x in read - made)
         kept = tuple(b for x, b in buffers.items() if x in made or x in inputs)
-        task = Task(
-            name, kept, inputs, outputs, tuple(blocks), anchor, bound.task.constants & {*inputs}, bound.task.nodes
-        )
-        own = {x: values.get(x) or bound.values[x] for x in (*inputs, *outputs)}
-        guards = tuple(guard for guard in bound.guards if guard.buffer in inputs)
-        self.tasks.append(BoundTask(task, own, guards))
-
-    def _fresh(self, name: str) -> str:
-        return _fresh(name, self.values)
-
-    def _task(self, name: str) -> str:
-        return _fresh(name, [bound.task.name for bound in (*self.old.tasks, *self.tasks)])
+        task = replace(task, buffers=kept, inputs=inputs, constants=task.constants & {*inputs})
+        own = {x: values.get(x) or bound.values[x] for x in (*inputs, *task.outputs)}
+        self.tasks.append(BoundTask(task, own, tuple(guard for guard in bound.guards if guard.buffer in inputs)))
 
 
 def _summed(task: Task, block: Block, parts: str, names: Mapping[str, str], outer: Mapping[str, int]) -> Task:
     """What follows `block` in `task`, after its parts are added up in float32."""
     sums = task.buffer(block.writes[0].buffer)
-    total = _fresh(f"{sums.name}_sum", task.dtypes)
+    total = fresh(f"{sums.name}_sum", task.dtypes)
     iters = tuple(Iter(f"i{k}", n) for k, n in enumerate(sums.shape))
     at = tuple(Var(i.name) for i in iters)
-    own = {n: _fresh(names[n], [i.name for i in iters]) for n in outer}
+    own = {n: fresh(names[n], [i.name for i in iters]) for n in outer}
     added = Block(
-        _fresh("sum_parts", [b.name for b in task.blocks]),
+        fresh("sum_parts", [b.name for b in task.blocks]),
         (*iters, *(Iter(own[n], outer[n], True) for n in outer)),
         (Load(total, at),),
         (cast(WIDE, Load(parts, (*(Var(own[n]) for n in outer), *at))),),
@@ -249,15 +161,8 @@ def _summed(task: Task, block: Block, parts: str, names: Mapping[str, str], oute
     buffers = [b for b in task.buffers if b.name != sums.name]
     if sums.name in task.outputs:
         buffers.append(sums)
-        blocks.insert(
-            0,
-            Block(
-                _fresh("round_sum", [b.name for b in task.blocks]),
-                iters,
-                (Load(sums.name, at),),
-                (cast(HALF, Load(total, at)),),
-            ),
-        )
+        name = fresh("round_sum", [b.name for b in task.blocks])
+        blocks.insert(0, moving(name, sums.shape, sums.name, total, HALF))
     buffers.append(Buffer(total, WIDE, sums.shape, sums.layout))
     return replace(task, buffers=tuple(buffers), blocks=(added, *blocks), anchor=added.name)
 
@@ -268,9 +173,3 @@ def _behind(layout: Layout, counts: Sequence[int], sums: Buffer) -> Layout:
     if order is None or len(order) != len(sums.shape):
         return Layout()
     return Layout().then("reorder", *range(len(counts)), *(len(counts) + d for d in order))
-
-
-def _fresh(base: str, taken: Collection[str]) -> str:
-    while base in taken:
-        base += "_"
-    return base

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import product
+from math import prod
 
 from modelc.errors import TargetError
 from modelc.ir.block import AnyBlock, Block, Task
 from modelc.ir.expr import Load, Op, Var, variables
 from modelc.ir.program import is_contraction
-from modelc.partition.half_sums import HALF, can_be_cut, parts_of
 from modelc.target import Intrinsic, Target
 from modelc.target.intrinsics import shipped_intrinsics
 
-NARROW, WIDE = "bfloat16", "float32"
+NARROW, HALF, WIDE = "bfloat16", "float16", "float32"
+DTYPES = {"bf16": NARROW, "auto": NARROW, "f16": HALF}  # that contractions multiply, by the precision that is asked for
 LEAST_DEPTH = 4  # terms of a dot product that are worth rounding: fewer fill no tile
 SUMS = {NARROW: WIDE, HALF: HALF}  # what products are added up in
-FLAGS = {NARROW: "bf16", HALF: "f16"}
+MOST_TERMS = 256  # of a sum in float16
+LEAST_TERMS = 32  # of a part: shorter ones are more to store and to add up than they save
+SMALLEST, LARGEST = 2.0**-14, 65504.0  # of numbers in float16 that have all their digits
 
 
 def multiplies(target: Target, dtype: str) -> bool:
@@ -23,10 +27,18 @@ def multiplies(target: Target, dtype: str) -> bool:
     return any(_multiplies(intrinsic, dtype) for intrinsic in target.available_intrinsics)
 
 
-def require(target: Target, dtype: str) -> None:
-    """Raises TargetError, naming the features that would do, if the target cannot multiply `dtype`."""
-    if multiplies(target, dtype):
+def narrowing(precision: str, target: Target) -> str:
+    """What contractions multiply; nothing where that is float32."""
+    dtype = DTYPES.get(precision, "")
+    return dtype if dtype and multiplies(target, dtype) else ""
+
+
+def require(target: Target, precision: str | None) -> None:
+    """Raises TargetError, naming the features that would do, if bf16 or f16 is asked for, which the target cannot
+    multiply."""
+    if precision not in ("bf16", "f16") or narrowing(precision, target):
         return
+    dtype = DTYPES[precision]
     intrinsics = [i for i in shipped_intrinsics() if i.architecture == target.architecture.name]
     intrinsics = [i for i in intrinsics if _multiplies(i, dtype)]
     ways = dict.fromkeys(" and ".join(f for f in i.features if f not in target.features) for i in intrinsics)
@@ -34,7 +46,7 @@ def require(target: Target, dtype: str) -> None:
     if not intrinsics:
         lacking = f"is of {target.architecture.name}, for which no intrinsic for it is known"
     raise TargetError(
-        f"precision {FLAGS[dtype]}: the target {target.name} cannot multiply {dtype}: it {lacking}; "
+        f"precision {precision}: the target {target.name} cannot multiply {dtype}: it {lacking}; "
         "compile with --precision f32, or for another target"
     )
 
@@ -91,14 +103,10 @@ def _worth_half(task: Task, block: AnyBlock, a: Load, b: Load) -> bool:
     assert isinstance(block, Block)
     if any(not isinstance(x, Block) or (x.reduction and x is not block) for x in task.blocks):
         return False
-    if not {a.buffer, b.buffer} & task.constants or _written_to(task, block.writes[0].buffer) != 1:
+    writing = sum(block.writes[0].buffer in written_by(x) for x in task.blocks)
+    if not {a.buffer, b.buffer} & task.constants or writing != 1:
         return False
     return can_be_cut(task, block) and parts_of(block) is not None
-
-
-def _written_to(task: Task, buffer: str) -> int:
-    """How many Blocks write a buffer."""
-    return sum(any(w.buffer == buffer for w in b.writes) for b in task.blocks if isinstance(b, Block))
 
 
 def _depth(block: Block, data: Load, constant: Load) -> int:
@@ -107,3 +115,50 @@ def _depth(block: Block, data: Load, constant: Load) -> int:
     plain = [i.extent for i in common if Var(i.name) in data.indices]
     taps = [i.extent for i in common if Var(i.name) not in data.indices]
     return max(plain, default=1) * max(taps, default=1)
+
+
+# --- sums in float16 ----------------------------------------------------------------------------------------------
+
+
+def relative_error(terms: int) -> float:
+    """About how much a sum of so many terms, in parts, is off by the roundings of float16."""
+    return float(2.0**-11 * (min(terms, MOST_TERMS) / 6) ** 0.5)
+
+
+def half_sum(task: Task) -> Block | None:
+    """The Block of `task` that multiplies and adds up in float16."""
+    dtypes = task.dtypes
+    for block in task.blocks:
+        if isinstance(block, Block) and block.aggregation == "add" and dtypes[block.writes[0].buffer] == HALF:
+            body = block.body[0]
+            if isinstance(body, Op) and body.name == "mul":
+                return block
+    return None
+
+
+def parts_of(block: Block) -> Mapping[str, int] | None:
+    """How many terms of each reduction iterator one part has, such that it has at most MOST_TERMS and there are as few
+    parts as can be; None where they would be too short."""
+    extents = {i.name: i.extent for i in block.reduction}
+    sizes = [[n for n in range(1, extent + 1) if extent % n == 0] for extent in extents.values()]
+    fitting = [inside for inside in product(*sizes) if prod(inside) <= MOST_TERMS]
+    cuts = {
+        inside: sum(1 < n < extent for n, extent in zip(inside, extents.values(), strict=True)) for inside in fitting
+    }
+    best = max(fitting, key=lambda inside: (prod(inside), -cuts[inside]))
+    if prod(best) < min(LEAST_TERMS, prod(extents.values())):
+        return None
+    return dict(zip(extents, best, strict=True))
+
+
+def can_be_cut(task: Task, block: Block) -> bool:
+    """Whether what is before `block` is for it alone, and all else that reads what it writes comes after it."""
+    place = task.blocks.index(block)
+    before, after = task.blocks[:place], task.blocks[place + 1 :]
+    made = {name for b in before for name in written_by(b)}
+    read = {name for b in after for name in b.buffers_read}
+    return made.isdisjoint(read) and made.isdisjoint(task.outputs) and len(block.writes) == 1
+
+
+def written_by(block: AnyBlock) -> Iterator[str]:
+    yield from (w.buffer for w in block.writes) if isinstance(block, Block) else block.outputs

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, OpaqueBlock, Task
 from modelc.ir.expr import Expr, Load, Op, Var, cast
-from modelc.partition.half_sums import HALF
-from modelc.partition.narrow_products import NARROW, WIDE, operands_of, products
+from modelc.partition.narrow_products import HALF, NARROW, WIDE, operands_of, products
 
 
 def in_narrow(task: Task, narrow: Collection[str], operands: Collection[str] = (), dtype: str = NARROW) -> Task:
@@ -47,11 +46,9 @@ def _with_local_sums(task: Task, halved: Mapping[str, str], narrow: Collection[s
             continue
         target = task.buffer(written)
         local = unused(task, f"{written}_sum")
-        iters = tuple(Iter(f"i{k}", n) for k, n in enumerate(target.shape))
-        at = tuple(Var(i.name) for i in iters)
         buffers.append(Buffer(local, WIDE, target.shape))
         blocks.append(replace(block, writes=(Load(local, block.writes[0].indices),)))
-        blocks.append(Block(unused(task, f"widen_{written}"), iters, (Load(written, at),), (Load(local, at),)))
+        blocks.append(moving(unused(task, f"widen_{written}"), target.shape, written, local))
         changed.add(local)
     return replace(task, buffers=tuple(buffers), blocks=tuple(blocks)), frozenset(changed)
 
@@ -106,12 +103,9 @@ class _Rounding:
     def after(self, block: AnyBlock) -> Iterator[Block]:
         """The Blocks that round what `block` was the last to write."""
         for name, wide in self.sums.items():
-            if self._writers(name)[-1] is not block:
-                continue
-            iters = tuple(Iter(f"i{k}", n) for k, n in enumerate(self.task.buffer(name).shape))
-            at = tuple(Var(i.name) for i in iters)
-            rounded = (cast(self.dtype, Load(wide, at)),)
-            yield Block(unused(self.task, f"round_{name}"), iters, (Load(name, at),), rounded)
+            if self._writers(name)[-1] is block:
+                shape = self.task.buffer(name).shape
+                yield moving(unused(self.task, f"round_{name}"), shape, name, wide, self.dtype)
 
     def _rounded(self, value: Expr) -> Expr:
         """`value` in the dtype; what was so is moved as it is."""
@@ -119,8 +113,20 @@ class _Rounding:
         return inner if isinstance(inner, Load) and inner.buffer in self.narrow else cast(self.dtype, value)
 
 
-def unused(task: Task, base: str) -> str:
-    """A name that no buffer and no Block has: `base`, or with lines after it."""
-    while base in {b.name for b in (*task.blocks, *task.buffers)}:
+def moving(name: str, shape: Sequence[int], to: str, source: str, dtype: str = "") -> Block:
+    """A Block that gives `to` each element of `source`, as `dtype` if that is said."""
+    iters = tuple(Iter(f"i{k}", n) for k, n in enumerate(shape))
+    at = tuple(Var(i.name) for i in iters)
+    return Block(name, iters, (Load(to, at),), (cast(dtype, Load(source, at)) if dtype else Load(source, at),))
+
+
+def fresh(base: str, taken: Collection[str]) -> str:
+    """A name that is not `taken`: `base`, or with lines after it."""
+    while base in taken:
         base += "_"
     return base
+
+
+def unused(task: Task, base: str) -> str:
+    """A name that no buffer and no Block has."""
+    return fresh(base, {b.name for b in (*task.blocks, *task.buffers)})

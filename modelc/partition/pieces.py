@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from modelc.errors import InvalidIR
 from modelc.ir.block import AnyBlock, Block, Buffer, OpaqueBlock
+from modelc.ir.check import uses
 from modelc.ir.expr import Const, Expr, Load, Op, Var, rewrite
 from modelc.ir.graph import Graph, Node
 from modelc.ir.scalar import OPERATIONS
@@ -35,13 +36,13 @@ class Piece:
     @cached_property
     def reads(self) -> tuple[str, ...]:
         """What the Blocks read from elsewhere."""
-        names = [x for b in self.blocks for x in block_reads(b)]
+        names = [x for b in self.blocks for x in uses(b)[0]]
         return tuple(dict.fromkeys(x for x in names if x not in self.locals and x not in self.writes))
 
     @cached_property
     def writes(self) -> tuple[str, ...]:
         """What the Blocks write for others."""
-        names = [x for b in self.blocks for x in block_writes(b)]
+        names = [x for b in self.blocks for x in uses(b)[1]]
         return tuple(dict.fromkeys(x for x in names if x not in self.locals))
 
     @cached_property
@@ -51,14 +52,6 @@ class Piece:
     @cached_property
     def reduces(self) -> bool:
         return any(isinstance(b, Block) and bool(b.reduction) for b in self.blocks)
-
-
-def block_reads(block: AnyBlock) -> tuple[str, ...]:
-    return block.inputs if isinstance(block, OpaqueBlock) else tuple(dict.fromkeys(x.buffer for x in block.reads))
-
-
-def block_writes(block: AnyBlock) -> tuple[str, ...]:
-    return block.outputs if isinstance(block, OpaqueBlock) else tuple(w.buffer for w in block.writes)
 
 
 def pieces_of(graph: Graph) -> list[Piece]:

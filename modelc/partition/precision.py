@@ -28,7 +28,7 @@ and adds up in float16 (half_sums.py says how far), which the Blocks after it re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -36,12 +36,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.ir.block import AnyBlock, Block, Buffer, Iter, OpaqueBlock, Task
-from modelc.ir.expr import DTYPES, Expr, Load, Op, Var, cast
+from modelc.ir.block import AnyBlock, Block, Buffer, OpaqueBlock, Task
+from modelc.ir.expr import DTYPES, Expr, Load, Op, cast
 from modelc.ir.program import BoundTask, Placed, Program, verify_program
-from modelc.partition.half_sums import HALF, LARGEST, half_sum
-from modelc.partition.narrow_products import NARROW, WIDE, products
-from modelc.partition.narrow_task import in_narrow, unused
+from modelc.partition.narrow_products import HALF, LARGEST, NARROW, WIDE, half_sum, products
+from modelc.partition.narrow_task import fresh, in_narrow, moving, unused
 
 LIMIT = {NARROW: float("inf"), HALF: LARGEST}  # of constants that are not infinite then
 
@@ -57,7 +56,7 @@ class Narrowing:
 def to_narrow(program: Program, kept: Collection[str] = (), dtype: str = NARROW) -> Program:
     """`program` with its contractions in `dtype`, but for the Tasks named in `kept`: what these compute is float32,
     from constants in float32. The program's inputs and outputs keep their dtypes."""
-    rounded = _Rewrite(program, frozenset(kept), dtype).program()
+    rounded = _Rewrite(program, narrowed(program, kept, dtype)).program()
     verify_program(rounded, "precision")
     return rounded
 
@@ -110,146 +109,6 @@ def rounded_values(program: Program) -> frozenset[str]:
 # --- the rewrite --------------------------------------------------------------------------------------------------
 
 
-class _Rewrite:
-    """One application; the attributes are what is decided about roots and values."""
-
-    def __init__(self, program: Program, kept: frozenset[str], dtype: str) -> None:
-        self.old, self.kept, self.dtype = program, kept, dtype
-        self.contracting = {*contracting_tasks(program, dtype)} - kept
-        self.places = program.values
-        self.operands = [self._contracted(bound) for bound in program.tasks]  # buffers, by Task
-        self.stays = self._stays()
-        self.roots = self._stored_narrow()
-        self.values = dict(program.values)
-        self.constants = dict(program.constants)
-        self.copies: dict[str, str] = {}  # a value that stays float32 -> its copy in bfloat16
-        self.copied = Counter(bound.values[x] for k, bound in enumerate(program.tasks) for x in self._wide(k))
-        self.tasks: list[BoundTask] = []
-
-    def _contracted(self, bound: BoundTask) -> frozenset[str]:
-        """The Task's buffers that become operands in the dtype."""
-        return _contracted(bound.task, self.dtype) if bound.task.name in self.contracting else frozenset()
-
-    def _wide(self, k: int) -> list[str]:
-        """The buffers of Task `k` that are operands, and stay float32."""
-        bound, operands = self.old.tasks[k], self.operands[k]
-        return [x for x in bound.task.inputs if x in operands and self._root(bound, x) not in self.roots]
-
-    def _root(self, bound: BoundTask, buffer: str) -> str | None:
-        """The root that a boundary buffer lies in; None for a local."""
-        return self.places[bound.values[buffer]].root if buffer in bound.values else None
-
-    def _stays(self) -> set[str]:
-        """Roots that keep their dtype whoever reads them."""
-        stays = {*self.old.inputs, *self.old.outputs}
-        stays |= {name for name, place in self.places.items() if place.dtype != WIDE}
-        for bound in self.old.tasks:
-            opaque = {x for b in bound.task.blocks if isinstance(b, OpaqueBlock) for x in (*b.inputs, *b.outputs)}
-            stays |= {self.places[bound.values[x]].root for x in opaque if x in bound.values}
-            if bound.task.name in self.kept:
-                constants = bound.task.constants
-                stays |= {self.places[bound.values[x]].root for x in (*bound.task.outputs, *constants)}
-        return stays
-
-    def _stored_narrow(self) -> set[str]:
-        """Roots that are stored as bfloat16: operands, results of contractions, and what only moves such values."""
-        roots: set[str | None] = set()
-        for bound, operands in zip(self.old.tasks, self.operands, strict=True):
-            roots |= {self._root(bound, name) for name in operands}
-            if operands:
-                roots |= {self._root(bound, name) for name in bound.task.outputs}
-        narrow = {root for root in roots if root is not None} - self.stays
-        writers: dict[str, list[int]] = {}
-        for k, bound in enumerate(self.old.tasks):
-            for name in bound.outputs:
-                writers.setdefault(self.places[name].root, []).append(k)
-        again = True
-        while again:
-            exact = {k for k, bound in enumerate(self.old.tasks) if self._moves(bound, narrow)}
-            more = {root for root, by in writers.items() if exact.issuperset(by)} - narrow - self.stays
-            again, narrow = bool(more), narrow | more
-        return narrow
-
-    def _moves(self, bound: BoundTask, narrow: set[str]) -> bool:
-        """Whether the Task gives nothing but elements of values that are stored as bfloat16."""
-        moved = [x for b in bound.task.blocks for x in _moved(b)]
-        own = {b.name for b in bound.task.locals}
-        return bool(moved) and all(x is not None and (x in own or self._root(bound, x) in narrow) for x in moved)
-
-    def program(self) -> Program:
-        for name in self.roots - self.constants.keys():
-            self._narrow(name)
-        for k, bound in enumerate(self.old.tasks):
-            task, values = bound.task, dict(bound.values)
-            for buffer in self._wide(k):
-                if buffer in task.constants or self.copied[values[buffer]] > 1:
-                    values[buffer] = self._copy(values[buffer])
-            for buffer in task.constants:
-                if self._root(bound, buffer) in self.roots:
-                    self._convert(self._root(bound, buffer) or "")
-            narrow = {x for x in values if self.values[values[x]].dtype == self.dtype}
-            copied = {x for x in values if values[x] != bound.values[x]}
-            task = replace(task, buffers=tuple(self._bound(b, values, copied) for b in task.buffers))
-            self.tasks.append(replace(bound, task=_narrowed(task, narrow, self.operands[k], self.dtype), values=values))
-        used = {n for bound in self.tasks for n in bound.values.values()} | {*self.old.inputs, *self.old.outputs}
-        used |= {self.values[n].root for n in used}
-        constants = {n: data for n, data in self.constants.items() if n in used}
-        places = {n: place for n, place in self.values.items() if n in used}
-        return replace(self.old, constants=constants, values=places, tasks=tuple(self.tasks))
-
-    def _bound(self, buffer: Buffer, values: Mapping[str, str], copied: Collection[str]) -> Buffer:
-        """The buffer, if it is `copied`, as it lies in the copy."""
-        return replace(buffer, strides=self.values[values[buffer.name]].strides) if buffer.name in copied else buffer
-
-    def _narrow(self, root: str) -> None:
-        """Every value in a root is of the dtype."""
-        for name, place in self.values.items():
-            if place.root == root:
-                self.values[name] = replace(place, dtype=self.dtype)
-
-    def _convert(self, root: str) -> None:
-        """A constant that everyone reads in the dtype."""
-        if self.values[root].dtype == WIDE:
-            self._narrow(root)
-            self.constants[root] = self.constants[root].astype(DTYPES[self.dtype])
-
-    def _copy(self, name: str) -> str:
-        """A copy in the dtype of a value that stays float32: a constant, or what a Task of its own writes."""
-        if name in self.copies:
-            return self.copies[name]
-        place = self.values[name]
-        if place.root in self.constants:
-            copy = self._fresh(f"{place.root}#{self.dtype}")
-            self.constants[copy] = self.constants[place.root].astype(DTYPES[self.dtype])
-            self.values[copy] = replace(self.values[place.root], name=copy, root=copy, dtype=self.dtype)
-            for other in [p for p in self.values.values() if p.root == place.root]:
-                inside = copy if other.name == place.root else self._fresh(f"{other.name}#{self.dtype}")
-                self.values[inside] = replace(other, name=inside, root=copy, dtype=self.dtype)
-                self.copies[other.name] = inside
-            return self.copies[name]
-        copy = self._fresh(f"{name}#{self.dtype}")
-        self.values[copy] = Placed(copy, self.dtype, place.shape, place.layout)
-        self.tasks.append(_rounding_task(f"to_{self.dtype}_{len(self.copies)}", place, self.values[copy]))
-        self.copies[name] = copy
-        return copy
-
-    def _fresh(self, name: str) -> str:
-        while name in self.values:
-            name += "_"
-        return name
-
-
-def _narrowed(task: Task, narrow: Collection[str], operands: Collection[str], dtype: str) -> Task:
-    """`task` with the boundary buffers `narrow` stored as `dtype`; what is float32 of its contractions' `operands` it
-    copies first."""
-    boundary, inside = {*task.inputs, *task.outputs}, {*operands}
-    for buffer in (x for x in task.inputs if x in operands and x not in narrow):
-        task, copy = _copied(task, buffer, dtype)
-        inside = inside - {buffer} | {copy}
-    changed = {*narrow, *(inside - boundary)}
-    return in_narrow(task, {x for x in changed if task.buffer(x).dtype == WIDE}, inside, dtype)
-
-
 @dataclass(frozen=True)
 class Narrowed:
     """What becomes of a Program's Tasks and values in `dtype`, by names that hold in whatever layouts they have.
@@ -262,16 +121,25 @@ class Narrowed:
     contracting: frozenset[str]
     dtype: str
 
+    def copied(self, bound: BoundTask, operands: frozenset[str]) -> frozenset[str]:
+        """Those of its `operands` that a Task reads from constants, or from copies that other Tasks read too."""
+        boundary, constants = operands & bound.values.keys(), bound.task.constants
+        return frozenset(x for x in boundary if x in constants or bound.values[x] in self.shared)
+
     def task(self, bound: BoundTask, contracting: bool, converted: Collection[str] = ()) -> Task:
         """`bound`'s Task as to_narrow makes it. `converted` are values that it reads in another layout, from a copy
         which is stored in the dtype if that is what is multiplied."""
-        task = bound.task
-        operands = _contracted(task, self.dtype) if contracting else frozenset()
-        narrow = {x for x, v in bound.values.items() if self.stored(v, v in converted)}
-        copied = {x for x in operands & bound.values.keys() if x in task.constants or bound.values[x] in self.shared}
+        task, operands = bound.task, _contracted(bound.task, self.dtype) if contracting else frozenset()
+        copied = self.copied(bound, operands)
+        narrow = copied | {x for x, v in bound.values.items() if self.stored(v, v in converted)}
         compact = copied - task.constants  # as the Task that rounds them writes them
         buffers = tuple(replace(b, strides=None) if b.name in compact else b for b in task.buffers)
-        return _narrowed(replace(task, buffers=buffers), narrow | copied, operands, self.dtype)
+        task, inside = replace(task, buffers=buffers), {*operands}
+        for buffer in (x for x in task.inputs if x in operands and x not in narrow):
+            task, copy = _copied(task, buffer, self.dtype)
+            inside = inside - {buffer} | {copy}
+        changed = {*narrow, *(inside - {*task.inputs, *task.outputs})}
+        return in_narrow(task, {x for x in changed if task.buffer(x).dtype == WIDE}, inside, self.dtype)
 
     def stored(self, value: str, converted: bool) -> bool:
         """Whether a value, or what it is converted to, is stored in the dtype."""
@@ -280,16 +148,102 @@ class Narrowed:
 
 def narrowed(program: Program, kept: Collection[str] = (), dtype: str = NARROW) -> Narrowed:
     """What to_narrow makes of `program`."""
-    rewrite = _Rewrite(program, frozenset(kept), dtype)
-    each = zip(program.tasks, rewrite.operands, strict=True)
-    operands = {bound.values[x] for bound, names in each for x in names & bound.values.keys()}
+    places, contracting = program.values, {*contracting_tasks(program, dtype)} - {*kept}
+    multiplied = [_contracted(b.task, dtype) if b.task.name in contracting else frozenset() for b in program.tasks]
+    each = list(zip(program.tasks, multiplied, strict=True))
+    roots = _stored_narrow(program, each, _staying(program, kept))
+    operands = [(bound, x) for bound, names in each for x in bound.task.inputs if x in names]
+    wide = Counter(bound.values[x] for bound, x in operands if places[bound.values[x]].root not in roots)
     return Narrowed(
-        frozenset(name for name, place in program.values.items() if place.root in rewrite.roots),
-        frozenset(operands),
-        frozenset(name for name, count in rewrite.copied.items() if count > 1),
-        frozenset(rewrite.contracting),
+        frozenset(name for name, place in places.items() if place.root in roots),
+        frozenset(bound.values[x] for bound, names in each for x in names & bound.values.keys()),
+        frozenset(name for name, count in wide.items() if count > 1),
+        frozenset(contracting),
         dtype,
     )
+
+
+def _staying(program: Program, kept: Collection[str]) -> set[str]:
+    """Roots that keep their dtype whoever reads them."""
+    places = program.values
+    stays = {*program.inputs, *program.outputs}
+    stays |= {name for name, place in places.items() if place.dtype != WIDE}
+    for bound in program.tasks:
+        buffers = {x for b in bound.task.blocks if isinstance(b, OpaqueBlock) for x in (*b.inputs, *b.outputs)}
+        buffers |= {*bound.task.outputs, *bound.task.constants} if bound.task.name in kept else set()
+        stays |= {places[bound.values[x]].root for x in buffers if x in bound.values}
+    return stays
+
+
+def _stored_narrow(program: Program, each: Sequence[tuple[BoundTask, frozenset[str]]], stays: set[str]) -> set[str]:
+    """Roots that are stored in fewer bits: operands, results of contractions, and what only moves such values. `each`
+    are the Tasks with what they multiply so."""
+
+    def roots_of(bound: BoundTask, buffers: Iterable[str]) -> set[str]:
+        return {program.values[bound.values[x]].root for x in buffers if x in bound.values}
+
+    narrow = {x for bound, names in each if names for x in roots_of(bound, {*names, *bound.task.outputs})} - stays
+    writers: dict[str, set[int]] = {}
+    for k, bound in enumerate(program.tasks):
+        for root in roots_of(bound, bound.task.outputs):
+            writers.setdefault(root, set()).add(k)
+
+    def moves(bound: BoundTask) -> bool:
+        """Whether the Task gives nothing but elements of values that are stored so."""
+        moved = [x for b in bound.task.blocks for x in _moved(b)]
+        own = {b.name for b in bound.task.locals}
+        return bool(moved) and all(x is not None and (x in own or roots_of(bound, [x]) <= narrow) for x in moved)
+
+    more = narrow
+    while more:
+        exact = {k for k, bound in enumerate(program.tasks) if moves(bound)}
+        more = {root for root, by in writers.items() if by <= exact} - narrow - stays
+        narrow |= more
+    return narrow
+
+
+class _Rewrite:
+    """One application of what is decided."""
+
+    def __init__(self, program: Program, decided: Narrowed) -> None:
+        self.old, self.decided, self.dtype = program, decided, decided.dtype
+        self.values, self.constants = dict(program.values), dict(program.constants)
+        self.copies: dict[str, str] = {}  # a value that stays float32 -> its copy in the dtype
+        self.tasks: list[BoundTask] = []
+
+    def program(self) -> Program:
+        for name in self.decided.values:
+            self.values[name] = replace(self.values[name], dtype=self.dtype)
+            if name in self.constants:
+                self.constants[name] = self.constants[name].astype(DTYPES[self.dtype])
+        for bound in self.old.tasks:
+            contracting, values = bound.task.name in self.decided.contracting, dict(bound.values)
+            copied = self.decided.copied(bound, _contracted(bound.task, self.dtype)) if contracting else frozenset()
+            for buffer in (x for x in bound.task.inputs if x in copied and values[x] not in self.decided.values):
+                values[buffer] = self._copy(values[buffer])
+            self.tasks.append(replace(bound, task=self.decided.task(bound, contracting), values=values))
+        return self.old.with_tasks(self.tasks, self.values, self.constants)
+
+    def _copy(self, name: str) -> str:
+        """A copy in the dtype of a value that stays float32: a constant, or what a Task of its own writes."""
+        if name in self.copies:
+            return self.copies[name]
+        place = self.values[name]
+        if place.root in self.constants:
+            copy = self._fresh(place.root)
+            self.constants[copy] = self.constants[place.root].astype(DTYPES[self.dtype])
+            for other in [p for p in self.values.values() if p.root == place.root]:
+                inside = copy if other.name == place.root else self._fresh(other.name)
+                self.values[inside] = replace(other, name=inside, root=copy, dtype=self.dtype)
+                self.copies[other.name] = inside
+            return self.copies[name]
+        copy = self.copies[name] = self._fresh(name)
+        self.values[copy] = Placed(copy, self.dtype, place.shape, place.layout)
+        self.tasks.append(_rounding_task(f"to_{self.dtype}_{len(self.copies) - 1}", place, self.values[copy]))
+        return copy
+
+    def _fresh(self, name: str) -> str:
+        return fresh(f"{name}#{self.dtype}", self.values)
 
 
 def _contracted(task: Task, dtype: str) -> frozenset[str]:
@@ -308,11 +262,8 @@ def _moved(block: AnyBlock) -> Iterator[str | None]:
 
 def _copied(task: Task, buffer: str, dtype: str) -> tuple[Task, str]:
     """`task` with a copy of what it reads from `buffer`, and the copy's name: its contractions multiply that."""
-    source = task.buffer(buffer)
-    copy = unused(task, f"{buffer}_copy")
-    iters = tuple(Iter(f"i{k}", n) for k, n in enumerate(source.shape))
-    at = tuple(Var(i.name) for i in iters)
-    block = Block(unused(task, f"round_{buffer}"), iters, (Load(copy, at),), (Load(buffer, at),))
+    source, copy = task.buffer(buffer), unused(task, f"{buffer}_copy")
+    block = moving(unused(task, f"round_{buffer}"), source.shape, copy, buffer)
     multiplied = {b.name: loads for b, loads in products(task, dtype)}
 
     def visit(e: Expr, operands: tuple[Load, Load]) -> Expr | None:
@@ -327,9 +278,7 @@ def _copied(task: Task, buffer: str, dtype: str) -> tuple[Task, str]:
 
 
 def _rounding_task(name: str, source: Placed, target: Placed) -> BoundTask:
-    iters = tuple(Iter(f"i{k}", n) for k, n in enumerate(source.shape))
-    at = tuple(Var(i.name) for i in iters)
-    block = Block("round", iters, (Load("y0", at),), (cast(target.dtype, Load("x0", at)),))
+    block = moving("round", source.shape, "y0", "x0", target.dtype)
     buffers = (
         Buffer("x0", source.dtype, source.shape, source.layout, source.strides),
         Buffer("y0", target.dtype, target.shape, target.layout),

@@ -11,9 +11,10 @@ reads stays affine.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from modelc.ir.affine import linear, simplify
-from modelc.ir.block import Block, Iter, compact_strides
+from modelc.ir.block import Block, compact_strides
 from modelc.ir.expr import Expr, Load, Var, rewrite, substitute, walk
 from modelc.ir.graph import Graph, Value
 from modelc.ops.move import reshaped
@@ -114,17 +115,10 @@ def _bijection(move: Piece, values: dict[str, Value]) -> Value | None:
     if len(move.blocks) != 1 or not isinstance(move.blocks[0], Block):
         return None
     block, read = move.blocks[0], moved(move.blocks[0])
-    if read is None or read.buffer not in values or block.points() != _size(values[read.buffer].shape):
+    if read is None or read.buffer not in values or block.points() != prod(values[read.buffer].shape):
         return None
     source = values[read.buffer]
     return source if _is_reshape(block, read, source.shape) or _order(block, read) is not None else None
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for n in shape:
-        size *= n
-    return size
 
 
 def _is_reshape(block: Block, read: Load, shape: tuple[int, ...]) -> bool:
@@ -158,10 +152,21 @@ def _swapped(
     (write,) = block.writes
     bound = {w.name: i for w, i in zip(write.indices, at, strict=True) if isinstance(w, Var)}
     body = substitute(block.body[0], bound)
-    body = rewrite(body, lambda e: _retold(e, name, source.name, over, iters))
+    ranges = {i.name: i.extent for i in iters}
+
+    def retold(e: Expr) -> Expr | None:
+        if not isinstance(e, Load):
+            return None
+        if e.buffer == name:
+            return Load(source.name, over)
+        return Load(e.buffer, tuple(simplify(i, ranges) for i in e.indices))
+
+    body = rewrite(body, retold)
     if not all(_affine(i) for e in walk(body) if isinstance(e, Load) for i in e.indices):
         return None
-    between = _fresh(f"{target}#moved", values)
+    between = f"{target}#moved"
+    while between in values:
+        between += "_"
     values[between] = Value(between, values[target].dtype, source.shape)
     new = replace(block, iters=iters, writes=(Load(between, over),), body=(body,))
     back = mover.renamed({name: target, source.name: between})
@@ -178,21 +183,6 @@ def _inverse(
     return tuple(over[order[i.name]] for i in mover.writes[0].indices if isinstance(i, Var))
 
 
-def _retold(e: Expr, name: str, source: str, over: tuple[Var, ...], iters: tuple[Iter, ...]) -> Expr | None:
-    if not isinstance(e, Load):
-        return None
-    if e.buffer == name:
-        return Load(source, over)
-    return Load(e.buffer, tuple(simplify(i, {x.name: x.extent for x in iters}) for i in e.indices))
-
-
 def _affine(e: Expr) -> bool:
     form = linear(e)
     return form is not None and all(isinstance(atom, Var) for atom, _ in form.terms)
-
-
-def _fresh(base: str, taken: dict[str, Value]) -> str:
-    name = base
-    while name in taken:
-        name += "_"
-    return name

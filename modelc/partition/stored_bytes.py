@@ -3,7 +3,7 @@
     t = clamp(round(x), a, b); y = t * s | reads y       ->   q = uint8(t - a) | reads (f32(q) + a) * s
     y = (f32(q) - z) * s                 | reads y       ->                    | reads (f32(q) - z) * s
 
-Inside a Task such numbers stay float32 in registers (passes/rounded.py). Written to memory for another Task (a
+Inside a Task such numbers stay float32 in registers (passes/written_as_read.py). Written to memory for another Task (a
 residual, what a mean is of) they take four times the bytes. Where a Task has to read the float32 as it is (windows that
 overlap, an operand of a contraction, an opaque operator), it is stored.
 """

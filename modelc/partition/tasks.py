@@ -10,13 +10,14 @@ from functools import cached_property
 import numpy as np
 
 from modelc.ir.addresses import Guard, claims, without_claims
-from modelc.ir.block import AnyBlock, Block, Buffer, OpaqueBlock, Task
+from modelc.ir.block import AnyBlock, Block, Buffer, Task
+from modelc.ir.check import uses
 from modelc.ir.graph import Graph
 from modelc.ir.layout import Layout, Layouts
 from modelc.ir.program import BoundTask, Placed, Program, is_contraction
 from modelc.ops.opaque import index_ranges
 from modelc.partition.groups import Work
-from modelc.partition.pieces import Piece, block_reads
+from modelc.partition.pieces import Piece
 from modelc.partition.views import stored, strides_of
 
 NAMED_NODES = 4  # a Task's name mentions as many operators
@@ -74,10 +75,10 @@ def bound_task(
     blocks = [without_claims(b) if isinstance(b, Block) else b for p in group for b in p.blocks]
     written = [n for p in group for n in p.writes]
     outputs = [n for n in written if n in others]
-    inputs = list(dict.fromkeys(x for b in blocks for x in block_reads(b)))
+    inputs = list(dict.fromkeys(x for b in blocks for x in uses(b)[0]))
     own = {n: b for p in group for n, b in p.locals.items() if n not in p.tables}
     inputs = [x for x in inputs if x not in written and x not in own]
-    locals_ = [x for b in blocks for x in _written(b) if x not in outputs]
+    locals_ = [x for b in blocks for x in uses(b)[1] if x not in outputs]
     names = {x: f"x{k}" for k, x in enumerate(inputs)} | {y: f"y{k}" for k, y in enumerate(dict.fromkeys(outputs))}
     names |= {t: f"t{k}" for k, t in enumerate(dict.fromkeys(locals_))}
     shapes = {x: own[x].shape if x in own else work.shapes[x] for x in names}
@@ -116,10 +117,6 @@ def _guards(work: Work, group: Collection[Piece], names: Mapping[str, str]) -> t
             guards += [Guard(*index_range, operator) for index_range in index_ranges(block, work.shapes)]
     varying = [g for g in guards if g.buffer in names and work.places[g.buffer].root not in work.constants]
     return tuple(dict.fromkeys(replace(g, buffer=names[g.buffer]) for g in varying))
-
-
-def _written(block: AnyBlock) -> tuple[str, ...]:
-    return block.outputs if isinstance(block, OpaqueBlock) else tuple(w.buffer for w in block.writes)
 
 
 def _local_layout(

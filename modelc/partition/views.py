@@ -40,6 +40,11 @@ class Region:
     strides: tuple[int, ...]
     layout: Layout | None = None
 
+    def at(self, start: tuple[int, ...], sign: int = 1) -> Region:
+        """The Region of the same strides that begins at `start`; before it, where `sign` is -1."""
+        steps = sum(s * k for s, k in zip(self.strides, start, strict=True))
+        return Region(self.root, self.offset + sign * steps, self.strides)
+
 
 @dataclass(frozen=True)
 class Part:
@@ -262,16 +267,12 @@ class _Placer:
             return Region(there.root, there.offset, own.strides)
         if name in self.adjacent:
             part = self.adjacent[name]
-            at = self.place(part.source)
-            start = sum(s * k for s, k in zip(at.strides, part.start, strict=True))
-            return Region(at.root, at.offset - start, at.strides)
+            return self.place(part.source).at(part.start, -1)
         return self.view(name) or own
 
     def within(self, part: Part) -> Region:
         """Where the part of a Concat belongs."""
-        whole = self.place(part.target)
-        start = sum(s * k for s, k in zip(whole.strides, part.start, strict=True))
-        return Region(whole.root, whole.offset + start, whole.strides)
+        return self.place(part.target).at(part.start)
 
     def view(self, name: str) -> Region | None:
         """The Region that a moved value is; None if it has to be copied."""
@@ -335,16 +336,18 @@ class _Placer:
 
     def at_home(self, part: Part) -> bool:
         """Whether the part already is where the Concat wants it."""
-        here, there = self.place(part.source), self.within(part)
-        return (here.root, here.offset) == (there.root, there.offset) and same_region(
-            self.shapes[part.source], here.strides, there.strides
-        )
+        return self.lies_at(part, self.within(part))
+
+    def lies_at(self, part: Part, there: Region) -> bool:
+        here = self.place(part.source)
+        same_begin = (here.root, here.offset) == (there.root, there.offset)
+        return same_begin and same_region(self.shapes[part.source], here.strides, there.strides)
 
     def concatenated(self, target: str) -> None:
         parts = self.parts[target]
         placed = target in self.roots or target in self.pinned or target in self.given
-        if not placed and self.side_by_side(parts):
-            widest = max(parts, key=lambda p: prod(self.shapes[p.source]))
+        widest = max(parts, key=lambda p: prod(self.shapes[p.source]))
+        if not placed and self.side_by_side(parts, widest):
             self.adjacent[target] = widest
             self.following.setdefault(widest.source, []).append(target)
             self.forget(target)
@@ -353,18 +356,10 @@ class _Placer:
             if not self.at_home(part) and not self.pin(part):
                 self.give(part.source, part)
 
-    def side_by_side(self, parts: list[Part]) -> bool:
-        widest = max(parts, key=lambda p: prod(self.shapes[p.source]))
-        at = self.place(widest.source)
-        base = at.offset - sum(s * k for s, k in zip(at.strides, widest.start, strict=True))
-        for part in parts:
-            here = self.place(part.source)
-            start = sum(s * k for s, k in zip(at.strides, part.start, strict=True))
-            if here.root != at.root or here.offset != base + start:
-                return False
-            if not same_region(self.shapes[part.source], here.strides, at.strides):
-                return False
-        return at.root not in self.constant
+    def side_by_side(self, parts: list[Part], widest: Part) -> bool:
+        """Whether all parts lie where a Concat wants them that is placed by its `widest` part."""
+        whole = self.place(widest.source).at(widest.start, -1)
+        return whole.root not in self.constant and all(self.lies_at(part, whole.at(part.start)) for part in parts)
 
     def free(self, name: str) -> bool:
         """Whether the value is a root of its own that could as well be elsewhere."""

@@ -19,15 +19,13 @@ import numpy as np
 
 from modelc.ir.expr import DTYPES
 from modelc.ir.graph import Graph, Node, Value
+from modelc.ops import OPERATORS
 from modelc.passes.machine import BYTES
 from modelc.passes.pattern import Bind, Constant, Editor, Match, Op, Rule, rewrite
 
-MOVES = (
-    *("MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin"),
-    *("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Expand", "Tile", "Slice"),
-    *("Gather", "GatherElements", "GatherND", "DepthToSpace", "SpaceToDepth", "Resize", "Pad"),
-)
-JOINS = ("Concat", "Max", "Min")
+MOVING = ("moves", "selects", "chooses")
+MOVES = (*(name for name, row in OPERATORS.items() if row.numbers in MOVING), "Resize", "Pad")
+JOINS = tuple(name for name, row in OPERATORS.items() if row.numbers == "joins")
 QUANTIZED_BEFORE = ("MaxPool", "Resize", "DepthToSpace", "SpaceToDepth", "Expand", "Tile", "Pad")  # not less are moved
 REAL = Op("DequantizeLinear", Bind("x"), Constant("s"), name="real", more=True)
 

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from modelc.ir.expr import DTYPES
-from modelc.ir.graph import Graph
-from modelc.passes.pattern import Bind, Constant, Editor, Match, Number, Op, Rule, rewrite
+from modelc.passes.pattern import Bind, Constant, Editor, Match, Number, Op, Rule, RulePass
 
 X = Bind("x")
-
-
-@dataclass(frozen=True)
-class CleanArithmetic:
-    def __call__(self, graph: Graph) -> Graph:
-        return rewrite(graph, RULES)
 
 
 def _unchanged(e: Editor, m: Match) -> str | None:
@@ -26,8 +17,7 @@ def _unchanged(e: Editor, m: Match) -> str | None:
 
 def _scaled_once(e: Editor, m: Match) -> str | None:
     """(x * a) * b is x * (a * b) when both are floats of one element and nothing overflows or vanishes."""
-    a, b = e.data(m["a"]), e.data(m["b"])
-    assert a is not None and b is not None
+    a, b = e.array(m["a"]), e.array(m["b"])
     if a.size != 1 or b.size != 1 or a.dtype.kind != "f" or e.shape(m["x"]) != e.shape(m.root.outputs[0]):
         return None
     product = float(a.reshape(-1)[0]) * float(b.reshape(-1)[0])
@@ -45,3 +35,7 @@ RULES = (
     Rule(Op("Pow", X, Number(1)), _unchanged),
     Rule(Op("Mul", Op("Mul", X, Constant("a")), Constant("b")), _scaled_once),
 )
+
+
+class CleanArithmetic(RulePass):
+    rules = RULES

@@ -3,22 +3,15 @@ that reads it, and gathers of regular indices become slices."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from modelc.ir.expr import DTYPES
-from modelc.ir.graph import Graph, Node
-from modelc.passes.pattern import Bind, Constant, Editor, Match, Op, Rule, rewrite
+from modelc.ir.graph import Node
+from modelc.passes.pattern import Bind, Constant, Editor, Match, Op, Rule, RulePass
 
 X = Bind("x")
-
-
-@dataclass(frozen=True)
-class CleanMoves:
-    def __call__(self, graph: Graph) -> Graph:
-        return rewrite(graph, RULES)
 
 
 # --- what changes nothing -----------------------------------------------------------------------------------------
@@ -64,9 +57,7 @@ def _perm(e: Editor, node: Node) -> tuple[int, ...]:
 
 
 def _transposed_twice(e: Editor, m: Match) -> str | None:
-    inner = e.producer(m["inner"])
-    assert inner is not None
-    first, second = _perm(e, inner), _perm(e, m.root)
+    first, second = _perm(e, e.node(m["inner"])), _perm(e, m.root)
     return e.add("Transpose", (m["x"],), {"perm": tuple(first[k] for k in second)})
 
 
@@ -99,8 +90,7 @@ def _pad_value(e: Editor, pad: Node) -> float | None:
 
 
 def _padded_window(e: Editor, m: Match) -> str | None:
-    pad, node = e.producer(m["padded"]), m.root
-    assert pad is not None
+    pad, node = e.node(m["padded"]), m.root
     pads, value = _spatial_pads(e, pad), _pad_value(e, pad)
     if pads is None or value is None or node.attrs.get("auto_pad", "NOTSET") != "NOTSET":
         return None
@@ -190,3 +180,7 @@ RULES = (
     Rule(Op(BROADCASTING, Bind("y"), EXPANDED), _broadcast_anyway, private=False),
     Rule(Op("Gather", X, Constant("indices")), _regular_gather, private=False),
 )
+
+
+class CleanMoves(RulePass):
+    rules = RULES

@@ -16,7 +16,6 @@ scales of each run, which all who read them read as float32.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import log2
 from typing import Any
 
@@ -34,7 +33,18 @@ LARGEST_POWER = 30  # of two, of scales and their inverses
 def dequantized_contractions(graph: Graph, real: Mapping[str, str]) -> Graph:
     """`graph` with its QLinearConv and QLinearMatMul, and those MatMulInteger and ConvInteger that come from nodes
     among `real`, over what is dequantized."""
-    return rewrite(graph, RealSums(real).rules())
+
+    def summed(e: Editor, m: Match) -> str | None:
+        return None if real.keys().isdisjoint(m.root.source) else _summed(e, m)
+
+    whole = Op("Cast", Op("Round", Bind("sum")), name="whole")
+    rules = (
+        Rule(Op("QLinearConv|QLinearMatMul", Bind("x"), more=True), _linear),
+        Rule(Op("MatMulInteger|ConvInteger", Bind("a"), Bind("w"), more=True), summed),
+        Rule(Op("Cast", whole), _as_summed, private=False),
+        Rule(Op("Cast", Op("Add", whole, Bind("bias"))), _with_bias, private=False),
+    )
+    return rewrite(graph, rules)
 
 
 def _linear(e: Editor, m: Match) -> str | None:
@@ -81,38 +91,23 @@ def _dequantized(e: Editor, x: str, scale: Array, zero: str, axis: int | None = 
 # --- sums of whole numbers ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class RealSums:
-    """The rules, where sums that come from nodes among `real` are in float32."""
-
-    real: Mapping[str, str]
-
-    def rules(self) -> tuple[Rule, ...]:
-        whole = Op("Cast", Op("Round", Bind("sum")), name="whole")
-        return (
-            Rule(Op("QLinearConv|QLinearMatMul", Bind("x"), more=True), _linear),
-            Rule(Op("MatMulInteger|ConvInteger", Bind("a"), Bind("w"), more=True), self.summed),
-            Rule(Op("Cast", whole), _as_summed, private=False),
-            Rule(Op("Cast", Op("Add", whole, Bind("bias"))), _with_bias, private=False),
-        )
-
-    def summed(self, e: Editor, m: Match) -> str | None:
-        """The sum in float32, rounded to whole numbers for those who read them (which the other rules undo)."""
-        node, a, w = m.root, m["a"], m["w"]
-        zeros = [*node.inputs[2:], "", ""][:2]
-        if self.real.keys().isdisjoint(node.source) or not _read_as_real(e, node.outputs[0]):
-            return None
-        if (zeros[0] and np.prod(e.shape(zeros[0])) != 1) or len(e.shape(a)) < 2 or len(e.shape(w)) < 2:
-            return None
-        conv = node.op == "ConvInteger"
-        axis, one = 0 if conv else len(e.shape(w)) - 1, np.ones((), np.float32)
-        count = int(np.prod(e.shape(zeros[1]))) if zeros[1] else 1
-        if count > 1 and e.shape(zeros[1]) != (e.shape(w)[axis],):
-            return None
-        by_channel = np.ones(count if count > 1 else (), np.float32)
-        operands = (_dequantized(e, a, one, zeros[0]), _dequantized(e, w, by_channel, zeros[1], axis))
-        total = e.add("Conv" if conv else "MatMul", operands, node.attrs)
-        return e.add("Cast", (e.add("Round", (total,)),), {"to": "int32"})
+def _summed(e: Editor, m: Match) -> str | None:
+    """The sum in float32, rounded to whole numbers for those who read them (which the other rules undo)."""
+    node, a, w = m.root, m["a"], m["w"]
+    zeros = [*node.inputs[2:], "", ""][:2]
+    if not _read_as_real(e, node.outputs[0]) or (zeros[0] and np.prod(e.shape(zeros[0])) != 1):
+        return None
+    if len(e.shape(a)) < 2 or len(e.shape(w)) < 2:
+        return None
+    conv = node.op == "ConvInteger"
+    axis, one = 0 if conv else len(e.shape(w)) - 1, np.ones((), np.float32)
+    count = int(np.prod(e.shape(zeros[1]))) if zeros[1] else 1
+    if count > 1 and e.shape(zeros[1]) != (e.shape(w)[axis],):
+        return None
+    by_channel = np.ones(count if count > 1 else (), np.float32)
+    operands = (_dequantized(e, a, one, zeros[0]), _dequantized(e, w, by_channel, zeros[1], axis))
+    total = e.add("Conv" if conv else "MatMul", operands, node.attrs)
+    return e.add("Cast", (e.add("Round", (total,)),), {"to": "int32"})
 
 
 def _read_as_real(e: Editor, total: str) -> bool:

@@ -8,21 +8,13 @@ scales are left where they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import frexp
 
 import numpy as np
 
-from modelc.ir.graph import Graph
-from modelc.passes.pattern import Bind, Constant, Editor, Match, Op, Rule, rewrite
+from modelc.passes.pattern import Bind, Constant, Editor, Match, Op, Rule, RulePass
 
 FAR = 16  # operators between the multiplication and the weights; each is made anew
-
-
-@dataclass(frozen=True)
-class FoldAttentionScale:
-    def __call__(self, graph: Graph) -> Graph:
-        return rewrite(graph, RULES)
 
 
 def _scaled(e: Editor, m: Match) -> str | None:
@@ -74,3 +66,7 @@ RULES = (
     Rule(Op("Mul", Bind("x"), Constant("factor")), _scaled),
     Rule(Op("Div", Bind("x"), Constant("factor")), _scaled),
 )
+
+
+class FoldAttentionScale(RulePass):
+    rules = RULES

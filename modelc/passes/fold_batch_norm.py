@@ -7,27 +7,18 @@ BatchNormalization(x)              ->  x * s + t            where there are no w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.ir.graph import Graph, Node
-from modelc.passes.pattern import Bind, Constant, Editor, Match, Op, Rule, rewrite
+from modelc.ir.graph import Node
+from modelc.passes.pattern import Bind, Constant, Editor, Match, Op, Rule, RulePass
 
 Array = NDArray[Any]
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 LINEAR = Op("Conv|ConvTranspose|Gemm", Bind("x"), Constant("weights"), name="linear", more=True)
 STATISTICS = (Constant("scale"), Constant("bias"), Constant("mean"), Constant("variance"))
-
-
-@dataclass(frozen=True)
-class FoldBatchNorm:
-    """Weights are multiplied in float64 and rounded once."""
-
-    def __call__(self, graph: Graph) -> Graph:
-        return rewrite(graph, RULES)
 
 
 def _affine(e: Editor, m: Match) -> tuple[Array, Array]:
@@ -61,12 +52,9 @@ def _scaled_weights(node: Node, weights: Array, factor: Array) -> Array:
 
 def _folded(e: Editor, m: Match, factor: Array | None, shift: Array) -> str | None:
     """The linear node with `y * factor + shift` (per channel) in its weights and bias; None if they do not take it."""
-    node = e.producer(m["linear"])
-    assert node is not None
+    node, weights = e.node(m["linear"]), e.array(m["weights"])
     dtype = e.value(m["weights"]).dtype
     old = node.inputs[2] if len(node.inputs) > 2 else ""
-    weights = e.data(m["weights"])
-    assert weights is not None
     if dtype not in FLOATS or e.shape(m["linear"]) != e.shape(m.root.outputs[0]):
         return None
     attrs: dict[str, Any] = {}
@@ -126,3 +114,9 @@ RULES = (
     Rule(Op("Sub", LINEAR, Constant("shift")), _shift),
     Rule(Op("BatchNormalization", Bind("x"), *STATISTICS), _alone),
 )
+
+
+class FoldBatchNorm(RulePass):
+    """Weights are multiplied in float64 and rounded once."""
+
+    rules = RULES

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import pi, sqrt
 
-from modelc.ir.graph import Graph
 from modelc.passes.algebra import base, near, polynomial, product
-from modelc.passes.pattern import Bind, Editor, Match, Op, Rule, rewrite
+from modelc.passes.pattern import Bind, Editor, Match, Op, Rule, RulePass
 
 EXACT = {1: sqrt(0.5)}  # the argument of erf
 TANH = {1: sqrt(2 / pi), 3: sqrt(2 / pi) * 0.044715}  # the argument of tanh
-
-
-@dataclass(frozen=True)
-class FuseGelu:
-    def __call__(self, graph: Graph) -> Graph:
-        return rewrite(graph, RULES)
 
 
 def _gelu(e: Editor, m: Match) -> str | None:
@@ -60,3 +52,7 @@ def _sources(e: Editor, name: str, x: str) -> tuple[str, ...]:
 
 
 RULES = (Rule(Op("Mul|Div", Bind("a"), Bind("b")), _gelu),)
+
+
+class FuseGelu(RulePass):
+    rules = RULES

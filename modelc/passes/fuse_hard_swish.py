@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import isclose
 
-from modelc.ir.graph import Graph
 from modelc.passes.algebra import base, polynomial, product
-from modelc.passes.pattern import Bind, Editor, Match, Op, Rule, rewrite
+from modelc.passes.pattern import Bind, Editor, Match, Op, Rule, RulePass
 
 SLOPE, OFFSET = 1 / 6, 0.5
-
-
-@dataclass(frozen=True)
-class FuseHardSwish:
-    def __call__(self, graph: Graph) -> Graph:
-        return rewrite(graph, RULES)
 
 
 def _hard_sigmoid_of(e: Editor, scale: float, name: str, x: str = "") -> tuple[str, float, float] | None:
@@ -57,3 +49,7 @@ def _hard_swish(e: Editor, m: Match) -> str | None:
 
 
 RULES = (Rule(Op("Mul|Div", Bind("a"), Bind("b")), _hard_swish),)
+
+
+class FuseHardSwish(RulePass):
+    rules = RULES

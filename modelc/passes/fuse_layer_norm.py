@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from modelc.ir.graph import Graph
-from modelc.passes.pattern import Bind, Constant, Editor, Match, Number, Op, Pattern, Rule, rewrite
+from modelc.passes.pattern import Bind, Constant, Editor, Match, Number, Op, Pattern, Rule, RulePass
 
 X = Bind("x")
 CENTRED = Op("Sub", X, Op("ReduceMean", X, name="mean", more=True), name="centred")
 SQUARES = (Op("Pow", CENTRED, Number(2)), Op("Mul", CENTRED, CENTRED))
-
-
-@dataclass(frozen=True)
-class FuseLayerNorm:
-    def __call__(self, graph: Graph) -> Graph:
-        return rewrite(graph, RULES)
 
 
 def _forms(square: Pattern) -> tuple[Op, ...]:
@@ -37,8 +29,7 @@ def _forms(square: Pattern) -> tuple[Op, ...]:
 
 def _axis(e: Editor, name: str, rank: int) -> int | None:
     """The first of the trailing axes that a ReduceMean goes over; None if its axes are others, or are dropped."""
-    node = e.producer(name)
-    assert node is not None
+    node = e.node(name)
     if node.attrs.get("keepdims", 1) != 1:
         return None
     data = e.data(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
@@ -58,13 +49,6 @@ def _normalised(e: Editor, m: Match) -> str | None:
     return e.add("LayerNormalization", (m["x"], scale), {"axis": axis - rank, "epsilon": epsilon})
 
 
-def _normalised_shape(e: Editor, m: Match) -> tuple[int, ...]:
-    """The dimensions that the matched LayerNormalization goes over."""
-    node = e.producer(m["norm"])
-    assert node is not None
-    return e.shape(m["x"])[node.attrs.get("axis", -1) :]
-
-
 def _fitted(e: Editor, name: str, shape: tuple[int, ...]) -> str | None:
     """`name` as a tensor of exactly `shape`, if it broadcasts over the leading dimensions alone."""
     own = e.shape(name)
@@ -81,26 +65,22 @@ def _fitted(e: Editor, name: str, shape: tuple[int, ...]) -> str | None:
     return name if own == shape else None
 
 
-def _scaled(e: Editor, m: Match) -> str | None:
-    node = e.producer(m["norm"])
-    assert node is not None
-    scale = _fitted(e, m["gamma"], _normalised_shape(e, m))
-    if scale is None or len(node.inputs) > 2 or e.shape(m["norm"]) != e.shape(m.root.outputs[0]):
+def _joined(e: Editor, m: Match) -> str | None:
+    """The normalisation with the scale or the bias that follows it."""
+    node, scales = e.node(m["norm"]), "gamma" in m.bound
+    normalised = e.shape(m["x"])[node.attrs.get("axis", -1) :]
+    operand = _fitted(e, m["gamma" if scales else "beta"], normalised)
+    if operand is None or len(node.inputs) > 2 or e.shape(m["norm"]) != e.shape(m.root.outputs[0]):
         return None
-    return e.again(node, (m["x"], scale))
-
-
-def _shifted(e: Editor, m: Match) -> str | None:
-    node = e.producer(m["norm"])
-    assert node is not None
-    bias = _fitted(e, m["beta"], _normalised_shape(e, m))
-    if bias is None or len(node.inputs) > 2 or e.shape(m["norm"]) != e.shape(m.root.outputs[0]):
-        return None
-    return e.again(node, (m["x"], m["scale"], bias))
+    return e.again(node, (m["x"], operand) if scales else (m["x"], m["scale"], operand))
 
 
 RULES = (
     *(Rule(form, _normalised) for square in SQUARES for form in _forms(square)),
-    Rule(Op("Mul", Op("LayerNormalization", X, Number(1), name="norm"), Bind("gamma")), _scaled),
-    Rule(Op("Add", Op("LayerNormalization", X, Bind("scale"), name="norm"), Bind("beta")), _shifted),
+    Rule(Op("Mul", Op("LayerNormalization", X, Number(1), name="norm"), Bind("gamma")), _joined),
+    Rule(Op("Add", Op("LayerNormalization", X, Bind("scale"), name="norm"), Bind("beta")), _joined),
 )
+
+
+class FuseLayerNorm(RulePass):
+    rules = RULES

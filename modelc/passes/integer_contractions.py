@@ -11,6 +11,12 @@ with int8; and as many channels, for which what writes them writes more. Weights
 (uint8 with a zero point far from the middle) are int8 and a shift, by which the sums of activations are multiplied, as
 are those that an instruction for smaller weights multiplies so.
 
+    y = DQ(a, sa, za) DQ(b, sb, zb)                    attention's scores, and the values that they weigh
+    y = f32(a b - za * colsum(b) - zb * rowsum(a) + n * za * zb) * (sa * sb)        n: how many are summed
+
+Of two computed operands columns are stored as int8 by what quantizes them, and rows as what the target multiplies with
+int8; where a zero point is zero there is no such sum.
+
 Numbers differ from those of the float contraction by its rounding errors alone: next to a tie a whole number may be a
 step away (docs/quantized.md).
 """
@@ -28,11 +34,12 @@ from numpy.typing import NDArray
 from modelc.ir.graph import Graph, Node
 from modelc.passes.dequantized_contractions import dequantized_contractions
 from modelc.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
-from modelc.passes.integer_products import product
 from modelc.passes.machine import ANY, BYTES, WEIGHTS, WIDE, Machine, Multiplied
 from modelc.passes.pattern import Bind, Constant, Editor, Match, Op, Rule, rewrite
 from modelc.passes.quantized import (
     LARGEST_SUM,
+    SHIFT,
+    Operand,
     bounds_of,
     can_be_narrowed,
     centred_weights,
@@ -45,15 +52,16 @@ from modelc.passes.quantized import (
     read_as_stored,
     refusal,
     restored,
+    shifted,
     stored,
     stored_as,
     units_for,
     whole_refusal,
 )
-from modelc.passes.rounded import rounded
-from modelc.passes.widen_channels import widened
+from modelc.passes.written_as_read import written_as_read
 
 Array = NDArray[Any]
+PLAIN_MOVES = ("Reshape", "Transpose")
 CONTRACTIONS = ("Conv", "MatMul", "Gemm")
 WHOLE = ("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger")
 REAL = Op("DequantizeLinear", Bind("x"), Constant("s"), name="real", more=True)
@@ -75,10 +83,10 @@ class IntegerContractions:
         if self.units:
             taken = {u.activations for u in self.units}
             graph = graph if WIDE in taken else restored(graph, taken)
-            graph = rewrite(rewrite(graph, Integers(self.machine).rules()), FACTORS)
+            graph = rewrite(rewrite(graph, self.rules()), FACTORS)
             graph = read_as_stored(EliminateCommonSubexpressions()(graph), model)
         graph = replace(graph, notes=(*graph.notes, *self.notes(graph)))
-        return widened(rounded(graph)) if self.units else graph
+        return written_as_read(graph) if self.units else graph
 
     def notes(self, graph: Graph) -> list[str]:
         """Which quantized contractions run in float, or as whole numbers without an instruction for bytes, and why."""
@@ -96,19 +104,7 @@ class IntegerContractions:
             for (kind, reason), names in reasons.items()
         ]
 
-
-# --- the rules ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Integers:
-    """The rules for what a target multiplies."""
-
-    machine: Machine
-
-    @property
-    def units(self) -> tuple[Multiplied, ...]:
-        return self.machine.units
+    # --- the rules ------------------------------------------------------------------------------------------------
 
     def rules(self) -> tuple[Rule, ...]:
         scaled = Op("Mul", Op("Cast", Bind("sum"), name="cast"), Constant("factor"))
@@ -118,8 +114,7 @@ class Integers:
             Rule(Op("QuantizeLinear", scaled, *to), requantized),
             Rule(Op("QuantizeLinear", Op("Relu", scaled, name="relu"), *to), requantized),
             Rule(Op("Mul", REAL, Constant("factor")), rescaled),
-            Rule(Op("MatMulInteger|ConvInteger", Bind("a"), Constant("w"), Bind("z"), more=True), self.centred),
-            Rule(Op("MatMulInteger|ConvInteger", Bind("a"), Constant("w")), self.unlike),
+            Rule(Op("MatMulInteger|ConvInteger", Bind("a"), Constant("w"), more=True), self.whole),
         )
 
     def contraction(self, e: Editor, m: Match) -> str | None:
@@ -179,7 +174,7 @@ class Integers:
             x, zero = stored(e, x, to, zero)
         w, shift = narrowed(w, columns, bounds_of(units))
         window = (w.shape[2:], attrs) if columns == 0 else None
-        sums = summed_up(e, x, zero, window) if shift.any() else ""
+        sums = summed_up(e, x, -1 if window is None else 1, zero, window) if shift.any() else ""
         whole = padded(w.shape[summed], depth_of(to, units), attrs.get("group", 1))
         assert whole is not None
         if more := whole - w.shape[summed]:
@@ -201,30 +196,35 @@ class Integers:
         by = e.constant(shift.reshape(-1, *spatial), f"{name}_shift", "int32")
         return e.add("Add", (total, e.add("Mul", (sums, by))))
 
-    def centred(self, e: Editor, m: Match) -> str | None:
-        """MatMulInteger and ConvInteger without zero points: they are taken from the sum."""
-        node, w, dtype = m.root, e.data(m["w"]), e.value(m["a"]).dtype
-        weights_zero = e.data(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] else np.zeros((), np.int64)
-        zero = node.inputs[2]
-        if w is None or weights_zero is None or ((zero and len(e.shape(zero)) > 1) or prod(e.shape(zero)) != 1):
+    def whole(self, e: Editor, m: Match) -> str | None:
+        """MatMulInteger and ConvInteger: zero points are taken from the sum, and activations stored as what an
+        instruction multiplies."""
+        node, dtype, group = m.root, e.value(m["a"]).dtype, int(m.root.attrs.get("group", 1))
+        zero, weights_zero = (node.inputs[k] if len(node.inputs) > k else None for k in (2, 3))
+        if zero is None and (dtype not in BYTES or "within" in node.attrs):
             return None
-        columns = 0 if node.op == "ConvInteger" else w.ndim - 1
+        if zero is not None and (not zero or len(e.shape(zero)) > 1 or prod(e.shape(zero)) != 1):
+            return None
+        w, less = e.data(m["w"]), e.data(weights_zero) if weights_zero else np.zeros((), np.int64)
+        if w is None or less is None or (node.op == "MatMulInteger" and w.ndim != 2):
+            return None
+        columns, summed = (0, w.shape[1]) if node.op == "ConvInteger" else (1, w.shape[0])
         along = [-1 if k == columns else 1 for k in range(w.ndim)]
-        weights_zero = weights_zero.astype(np.int64)
-        weights = w.astype(np.int64) - (weights_zero.reshape(along) if weights_zero.size > 1 else weights_zero.max())
-        fits = can_be_narrowed(weights, columns, node) and (columns == 0 or w.ndim == 2)
-        if not fits:
+        weights = w.astype(np.int64) - (less.astype(np.int64).reshape(along) if less.size > 1 else int(less.max()))
+        if not can_be_narrowed(weights, columns, node):
             return None
         units = units_for(node, weights, columns, self.units)
-        summed, depth = w.shape[1] if columns == 0 else w.shape[0], depth_of(dtype, units)
-        if padded(summed, depth, int(node.attrs.get("group", 1))) is None:
+        if padded(summed, depth_of(dtype, units), group) is None:
             return None
+        if zero is None:
+            same = stored_as(dtype, units) == dtype and units[0].within is None
+            return None if same else self._sum(e, node, m["a"], weights, 0, m["w"], None)
         zero_value = e.data(zero)
         if zero_value is not None:
             return self._sum(e, node, m["a"], weights, int(zero_value.item()), m["w"], None)
         if stored_as(dtype, units) == WIDE:
-            less = e.add("Sub", (stored(e, m["a"], WIDE)[0], e.add("Cast", (zero,), {"to": WIDE})))
-            return self._sum(e, node, less, weights, 0, m["w"], None)
+            by = e.add("Sub", (stored(e, m["a"], WIDE)[0], e.add("Cast", (zero,), {"to": WIDE})))
+            return self._sum(e, node, by, weights, 0, m["w"], None)
         if columns == 0:  # a border of what is known only at run time
             return None
         total = self._sum(e, node, m["a"], weights, 0, m["w"], None)
@@ -232,37 +232,21 @@ class Integers:
         wide = e.add("Cast", (zero,), {"to": "int32"})
         return e.add("Sub", (total, e.add("Mul", (wide, sums))))
 
-    def unlike(self, e: Editor, m: Match) -> str | None:
-        """MatMulInteger and ConvInteger without zero points, of other numbers than an instruction multiplies."""
-        node, w, dtype = m.root, e.data(m["w"]), e.value(m["a"]).dtype
-        columns = 0 if node.op == "ConvInteger" else 1
-        if w is None or dtype not in BYTES or "within" in node.attrs or (columns and w.ndim != 2):
-            return None
-        weights = w.astype(np.int64)
-        if not can_be_narrowed(weights, columns, node):
-            return None
-        units, summed = units_for(node, weights, columns, self.units), w.shape[1 - columns]
-        depth = depth_of(dtype, units)
-        if (stored_as(dtype, units) == dtype and units[0].within is None) or padded(
-            summed, depth, int(node.attrs.get("group", 1))
-        ) is None:
-            return None
-        return self._sum(e, node, m["a"], weights, 0, m["w"], None)
-
 
 def refused(e: Editor, node: Node, machine: Machine) -> str | None:
     """Why a contraction of quantized operands is not one of whole numbers on a machine; None where it is."""
     return next((machine.real[s] for s in node.source if s in machine.real), None) or refusal(e, node, machine.units)
 
 
-def summed_up(e: Editor, x: str, zero: int, window: tuple[tuple[int, ...], Mapping[str, Any]] | None) -> str:
-    """The int32 sums of `x` less its zero point that a contraction adds up: of rows, or of windows, given by their
-    shape and a convolution's attributes. They are summed in float32, which has them exactly."""
-    axis = len(e.shape(x)) - 1 if window is None else 1
+def summed_up(
+    e: Editor, x: str, axis: int, zero: int = 0, window: tuple[tuple[int, ...], Mapping[str, Any]] | None = None
+) -> str:
+    """The int32 sums of `x` less its zero point along `axis`, or of windows, given by their shape and a convolution's
+    attributes. They are summed in float32, which has them exactly."""
     sums = e.add("Cast", (x,), {"to": "float32"})
     if zero:
         sums = e.add("Sub", (sums, e.constant(np.float32(zero), f"{x}_zero", "float32")))
-    sums = e.add("ReduceSum", (sums, e.constant([axis], f"{x}_axis")), {"keepdims": 1})
+    sums = e.add("ReduceSum", (sums, e.constant([axis % len(e.shape(x))], f"{x}_axis")), {"keepdims": 1})
     if window is not None:
         extents, attrs = window
         kernel = e.constant(np.ones((1, 1, *extents)), f"{x}_window", "float32")
@@ -346,3 +330,57 @@ FACTORS = (
     Rule(Op("Mul", REAL, Constant("factor")), rescaled),
     Rule(Op("Mul", Op("Mul", Bind("x"), Constant("a")), Constant("b")), multiplied_once),
 )
+
+
+# --- two computed operands ----------------------------------------------------------------------------------------
+
+
+def product(e: Editor, x: Operand, w: Operand, units: Sequence[Multiplied]) -> str:
+    """The float32 product of two quantized values that are both computed, one scale and zero point each."""
+    to = stored_as(e.value(x.whole).dtype, units)
+    rows, rows_zero = as_bytes(e, x, to)
+    columns, columns_zero = as_bytes(e, w, WEIGHTS)
+    total = e.add("MatMulInteger", (rows, columns), promised(to, units))
+    summed = e.shape(rows)[-1]
+    if rows_zero:
+        sums = times(e, summed_up(e, columns, -2), -rows_zero)
+        if both := summed * rows_zero * columns_zero:
+            sums = e.add("Add", (sums, e.constant(np.int32(both), f"{columns}_both", "int32")))
+        total = e.add("Add", (total, sums))
+    if columns_zero:
+        total = e.add("Add", (total, times(e, summed_up(e, rows, -1), -columns_zero)))
+    factor = e.constant((x.scale * w.scale).reshape(()), f"{columns}_scale", "float32")
+    return e.add("Mul", (e.add("Cast", (total,), {"to": "float32"}), factor))
+
+
+def times(e: Editor, x: str, by: int) -> str:
+    return x if by == 1 else e.add("Mul", (x, e.constant(np.int32(by), f"{x}_zero", "int32")))
+
+
+def as_bytes(e: Editor, x: Operand, to: str) -> tuple[str, int]:
+    """Whole numbers of an operand as those of dtype `to`, and their zero point then."""
+    zero, dtype = int(x.zero.item()), e.value(x.whole).dtype
+    if dtype == to:
+        return x.whole, zero
+    if to in BYTES and (quantized := quantized_as(e, x.whole, to)) is not None:
+        return quantized, zero + (SHIFT if to == "uint8" else -SHIFT)
+    return stored(e, x.whole, to, zero)
+
+
+def quantized_as(e: Editor, name: str, to: str) -> str | None:
+    """The same quantized to the other kind of bytes, behind the same moves; None where others read it, or something
+    else than QuantizeLinear makes it."""
+    moves: list[Node] = []
+    node = e.producer(name)
+    while node is not None and node.op in PLAIN_MOVES and e.private(node.outputs[0]):
+        moves.append(node)
+        node = e.producer(node.inputs[0])
+    if node is None or node.op != "QuantizeLinear" or not e.private(node.outputs[0]) or len(node.inputs) < 3:
+        return None
+    zero = e.data(node.inputs[2])
+    if zero is None:
+        return None
+    moved = e.again(node, (*node.inputs[:2], e.constant(shifted(zero, to), f"{node.inputs[2]}_{to}", to)))
+    for move in reversed(moves):
+        moved = e.again(move, (moved, *move.inputs[1:]))
+    return moved

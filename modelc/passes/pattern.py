@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,14 +88,6 @@ class Rule:
 
 
 @dataclass
-class Aliases:
-    """Values that are others from now on (`of`), and these others (`taken`)."""
-
-    of: dict[str, str] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=set)
-
-
-@dataclass
 class Editor:
     """The Graph under a sweep of rewrites. Questions are answered about the Graph as it was when the sweep began."""
 
@@ -122,6 +114,16 @@ class Editor:
 
     def producer(self, name: str) -> Node | None:
         return self._producers.get(name)
+
+    def node(self, name: str) -> Node:
+        """The node that computes a value, where there is one."""
+        return self._producers[name]
+
+    def array(self, name: str) -> NDArray[Any]:
+        """The data of what is a constant."""
+        data = self.data(name)
+        assert data is not None
+        return data
 
     def readers(self, name: str) -> list[Node]:
         return self._consumers.get(name, [])
@@ -254,20 +256,30 @@ def rewrite(graph: Graph, rules: Sequence[Rule]) -> Graph:
     raise AssertionError("rewrite rules undo each other")
 
 
+@dataclass(frozen=True)
+class RulePass:
+    """A pass that does nothing but apply its rules."""
+
+    rules: ClassVar[Sequence[Rule]]
+
+    def __call__(self, graph: Graph) -> Graph:
+        return rewrite(graph, self.rules)
+
+
 def _sweep(graph: Graph, rules: Sequence[Rule]) -> Graph | None:
     """Every node rewritten once, or None if nothing changed."""
     editor = Editor(graph)
     nodes: list[Node] = []
-    aliases = Aliases()
+    aliases: dict[str, str] = {}  # values that are others from now on
     changed = False
     for node in graph.nodes:
         replaced = _replaced(editor, node, rules, aliases)
         changed |= replaced is not None
         nodes += [node] if replaced is None else replaced
-    return live(_aliased(graph, nodes, aliases.of, editor.values)) if changed else None
+    return live(_aliased(graph, nodes, aliases, editor.values)) if changed else None
 
 
-def _replaced(editor: Editor, node: Node, rules: Sequence[Rule], aliases: Aliases) -> list[Node] | None:
+def _replaced(editor: Editor, node: Node, rules: Sequence[Rule], aliases: dict[str, str]) -> list[Node] | None:
     if any(editor.readers(o) or o in editor.outputs for o in node.outputs[1:] if o):
         return None
     for rule in rules:
@@ -275,9 +287,7 @@ def _replaced(editor: Editor, node: Node, rules: Sequence[Rule], aliases: Aliase
         if match is None:
             continue
         editor.root, editor.added = node, []
-        order = {n.name: k for k, n in enumerate(match.nodes)}
-        nodes = sorted(match.nodes, key=lambda n: -order[n.name])
-        editor.source = tuple(dict.fromkeys(s for n in nodes for s in n.source))
+        editor.source = tuple(dict.fromkeys(s for n in reversed(match.nodes) for s in n.source))
         result = rule.apply(editor, match)
         if result is None:
             continue
@@ -288,19 +298,17 @@ def _replaced(editor: Editor, node: Node, rules: Sequence[Rule], aliases: Aliase
             last = replace(editor.added[-1], name=node.name, outputs=(out,))
             return [*editor.added[:-1], last]
         if _may_alias(editor, out, result, aliases):
-            aliases.of[out] = result
-            aliases.taken.add(result)
+            aliases[out] = result
             return list(editor.added)
     return None
 
 
-def _may_alias(editor: Editor, out: str, value: str, aliases: Aliases) -> bool:
+def _may_alias(editor: Editor, out: str, value: str, aliases: Mapping[str, str]) -> bool:
     """A graph's output keeps its name: what it becomes an alias of must be free to take it."""
     if out not in editor.outputs:
         return True
-    producer = editor.producer(value)
-    taken = value in aliases.of or value in aliases.taken or value in editor.outputs
-    return producer is not None and not taken
+    taken = value in aliases or value in aliases.values() or value in editor.outputs
+    return editor.producer(value) is not None and not taken
 
 
 def _aliased(graph: Graph, nodes: Sequence[Node], aliases: Mapping[str, str], values: Mapping[str, Value]) -> Graph:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.codegen.lower.in_place import in_place
+from modelc.codegen.pack import pack_constant
 from modelc.errors import InvalidIR
 from modelc.ir.addresses import Guard
 from modelc.ir.block import Block, Buffer, Task
@@ -26,7 +27,8 @@ from modelc.ir.expr import DTYPES
 from modelc.ir.graph import RANDOM_STATE, sized
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Leaf, Nest, walk
-from modelc.package.spec import ALIGNMENT, ArenaTensor, Argument, Extent, Plan, RangeCheck, Step
+from modelc.ir.program import BoundTask, Placed, Program
+from modelc.package.spec import ArenaTensor, Argument, Extent, Plan, RangeCheck, Step, aligned
 from modelc.package.tensor import TensorInfo
 from modelc.partition.precision import rounded_values
 from modelc.plan.structure import Assembly, Structured, structured
@@ -34,12 +36,7 @@ from modelc.space.analysis.work import block_flops, executed_dtype
 from modelc.space.rules.derivation import constant_data, rounding_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from modelc.codegen.kernels import Kernel
-    from modelc.ir.program import BoundTask, Placed, Program
-
-    Pack = Callable[[NDArray[Any], Buffer, Layout], NDArray[Any]]
 
 SERIAL_FLOPS, SERIAL_BYTES = 100_000, 65_536  # a step with less of both is over before a second thread has woken up
 
@@ -117,10 +114,6 @@ class _Placed:
         return spans + [(start, end) for _, start, end in self.beginning[slice(*later)]]
 
 
-def aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
-
-
 @dataclass
 class Parameters:
     """params.bin while it is filled: equal bytes are stored once."""
@@ -130,11 +123,11 @@ class Parameters:
     _by_content: dict[tuple[int, bytes], int] = field(default_factory=dict)
     _by_use: dict[tuple[int, str, str], tuple[int, object]] = field(default_factory=dict)
 
-    def place(self, data: NDArray[Any], buffer: Buffer, layout: Layout, pack: Pack) -> int:
+    def place(self, data: NDArray[Any], buffer: Buffer, layout: Layout) -> int:
         """The offset of `data` as a kernel reads it: in `layout` over the logical shape of `buffer`."""
         use = (id(data), f"{buffer.dtype}{buffer.shape}{buffer.strides}", str(layout))
         if use not in self._by_use:
-            packed = np.asarray(pack(data, buffer, layout), order="C")
+            packed = pack_constant(data, buffer, layout)
             self._by_use[use] = (self._store(packed), data)  # holding `data` keeps its id taken
         return self._by_use[use][0]
 
@@ -210,7 +203,6 @@ def plan_program(
     program: Program,
     compiled: Mapping[str, Compiled],
     parameters: Parameters,
-    pack: Pack,
     checked: bool = True,
     expose: bool = False,
     states: Mapping[str, str] | None = None,
@@ -219,14 +211,15 @@ def plan_program(
     checked first. With `expose`, what would lie in the arena, and sizes that depend on data, are outputs, stored as the
     kernels write them, under their own names: for looking at what every kernel computed. `states` are inputs that the
     handle keeps, and the outputs that they are after a run."""
-    _check_boundary(program)
+    if both := set(program.inputs) & set(program.outputs):
+        raise InvalidIR(f"{min(both)!r} of program {program.name} is input and output; a task has to copy it")
 
     def body(inner: Program) -> Plan:
-        return plan_program(inner, compiled, parameters, pack, checked)
+        return plan_program(inner, compiled, parameters, checked)
 
     uses = list(_uses(program, compiled, checked, body))
     roots = _arena_roots(program, uses)
-    lives = [*_lifetimes(program, uses, {} if expose else roots), *_temporary_lifetimes(uses)]
+    lives = _lifetimes(program, uses, {} if expose else roots)
     offsets, size = plan_memory(lives, _places_taken(program, uses, lives))
     made, states = Assembly(), states or {}
     fed = [name for name in program.inputs if name != RANDOM_STATE and name not in states]
@@ -244,12 +237,12 @@ def plan_program(
             places[name] = Argument("output", len(outputs))
             outputs.append(_tensor(root))
     places |= {name: Argument("arena", 0, offset) for name, offset in offsets.items()}
-    rounded = rounded_values(program)
+    rounded, there = rounded_values(program), _Places(program, places, parameters)
     for _, group in groupby(uses, key=type):
         alike = list(group)
-        made.plain([_step(use, program, places, parameters, pack) for use in alike if isinstance(use, Use)])
+        made.plain([there.step(use) for use in alike if isinstance(use, Use)])
         for structure in (use for use in alike if isinstance(use, Structured)):
-            made.structured(structure, lambda name: _plain_argument(name, program, places, parameters, pack))
+            made.structured(structure, there.argument)
     return Plan(
         inputs=tuple(_tensor(program.values[name]) for name in fed),
         outputs=tuple(outputs),
@@ -263,11 +256,6 @@ def plan_program(
         states=kept,
         sizes=tuple(Extent(given.index(output), axis) for output, axis in extents.values()),
     )
-
-
-def _check_boundary(program: Program) -> None:
-    if both := set(program.inputs) & set(program.outputs):
-        raise InvalidIR(f"{min(both)!r} of program {program.name} is input and output; a task has to copy it")
 
 
 def _tensor(placed: Placed) -> TensorInfo:
@@ -299,23 +287,17 @@ def _arena_roots(program: Program, uses: Sequence[Use | Structured]) -> dict[str
     return {name: program.values[name] for name in names if name not in outside}
 
 
-def _lifetimes(program: Program, uses: Sequence[Use | Structured], roots: Mapping[str, Placed]) -> Iterator[Lifetime]:
-    steps: dict[str, list[int]] = {name: [] for name in roots}
+def _lifetimes(program: Program, uses: Sequence[Use | Structured], roots: Mapping[str, Placed]) -> list[Lifetime]:
+    """Of what lies in the arena: values, then temporaries."""
+    sizes = {name: root.bytes for name, root in roots.items()}
+    sizes |= {name: size for use in uses for name, size in use.temporaries.items()}
+    steps: dict[str, list[int]] = {name: [] for name in sizes}
     for number, use in enumerate(uses):
         for argument in use.needs:
-            if argument in program.values and program.values[argument].root in steps:
-                steps[program.values[argument].root].append(number)
-    for name, at in steps.items():
-        yield Lifetime(name, roots[name].bytes, min(at), max(at))
-
-
-def _temporary_lifetimes(uses: Sequence[Use | Structured]) -> list[Lifetime]:
-    lives: dict[str, Lifetime] = {}
-    for number, use in enumerate(uses):
-        for argument, size in use.temporaries.items():
-            first = lives[argument].first if argument in lives else number
-            lives[argument] = Lifetime(argument, size, first, number)
-    return list(lives.values())
+            name = program.values[argument].root if argument in program.values else argument
+            if name in steps:
+                steps[name].append(number)
+    return [Lifetime(name, sizes[name], min(at), max(at)) for name, at in steps.items()]
 
 
 def _places_taken(program: Program, uses: Sequence[Use | Structured], lives: Sequence[Lifetime]) -> dict[str, str]:
@@ -338,88 +320,73 @@ def _places_taken(program: Program, uses: Sequence[Use | Structured], lives: Seq
     return taken
 
 
-def _step(use: Use, program: Program, places: Mapping[str, Argument], parameters: Parameters, pack: Pack) -> Step:
-    compiled, kernel = use.compiled, use.compiled.kernel.steps[use.step]
-    arguments = tuple(
-        _argument(name, region, compiled, program, places, parameters, pack)
-        for name, region in zip(use.arguments, use.regions, strict=True)
-    )
-    work = compiled.works[use.step]
-    suffix = f".{use.step}" if len(compiled.kernel.steps) > 1 else ""
-    return Step(
-        name=f"{use.bound.task.name}{suffix}",
-        symbol=kernel.symbol,
-        arguments=arguments,
-        written=tuple(k for k, region in enumerate(use.regions) if region in kernel.written),
-        extent=kernel.extent,
-        scratch_bytes=kernel.scratch_bytes,
-        serial=is_serial(work),
-        nodes=use.bound.task.nodes,
-        flops=float(work.flops),
-        bytes=float(work.bytes),
-        dtype=work.dtype,
-        intrinsic=", ".join(intrinsic.name for intrinsic in kernel.intrinsics),
-        instruction=", ".join(dict.fromkeys(intrinsic.instruction for intrinsic in kernel.intrinsics)),
-        layout=str(compiled.derived.buffer(compiled.derived.outputs[0]).layout),
-        error_bound=compiled.error_bound,
-        checks=tuple(_check(guard, use.bound, program, places) for guard in use.guards),
-    )
+@dataclass(frozen=True)
+class _Places:
+    """Where everything of a program lies: what is no constant `at` its Argument, constants among the `parameters`."""
+
+    program: Program
+    at: Mapping[str, Argument]
+    parameters: Parameters
+
+    def step(self, use: Use) -> Step:
+        compiled, kernel = use.compiled, use.compiled.kernel.steps[use.step]
+        work = compiled.works[use.step]
+        suffix = f".{use.step}" if len(compiled.kernel.steps) > 1 else ""
+        return Step(
+            name=f"{use.bound.task.name}{suffix}",
+            symbol=kernel.symbol,
+            arguments=tuple(self.argument(*pair, compiled) for pair in zip(use.arguments, use.regions, strict=True)),
+            written=tuple(k for k, region in enumerate(use.regions) if region in kernel.written),
+            extent=kernel.extent,
+            scratch_bytes=kernel.scratch_bytes,
+            serial=is_serial(work),
+            nodes=use.bound.task.nodes,
+            flops=float(work.flops),
+            bytes=float(work.bytes),
+            dtype=work.dtype,
+            intrinsic=", ".join(intrinsic.name for intrinsic in kernel.intrinsics),
+            instruction=", ".join(dict.fromkeys(intrinsic.instruction for intrinsic in kernel.intrinsics)),
+            layout=str(compiled.derived.buffer(compiled.derived.outputs[0]).layout),
+            error_bound=compiled.error_bound,
+            checks=tuple(
+                self.check(guard, self.program.values[use.bound.values[guard.buffer]]) for guard in use.guards
+            ),
+        )
+
+    def check(self, guard: Guard, placed: Placed) -> RangeCheck:
+        """The guard, of the value where it lies."""
+        offset, shape, strides, column = placed.offset, placed.shape, placed.logical_strides, guard.column
+        if strides is None:
+            raise InvalidIR(f"{placed.name!r} is stored otherwise than strided: what is in it cannot be checked")
+        if column is not None:
+            offset, shape, strides = offset + column * strides[-1], shape[:-1], strides[:-1]
+        at, (low, high) = self.element(placed, offset), (guard.low, guard.high)
+        return RangeCheck(at, placed.dtype, shape, strides, column, low, high, placed.name, guard.operator)
+
+    def element(self, placed: Placed, offset: int) -> Argument:
+        """An element of what a value is a view of."""
+        place = self.at[placed.root]
+        return Argument(place.space, place.index, place.offset + offset * DTYPES[placed.dtype].itemsize)
+
+    def argument(self, name: str, region: str = "", compiled: Compiled | None = None) -> Argument:
+        """Where a value or a temporary lies; a constant as the kernel wants it in `region`, without one row-major."""
+        if name not in self.program.values:
+            return self.at[name]
+        placed = self.program.values[name]
+        if placed.root not in self.program.constants:
+            return self.element(placed, placed.offset)
+        if compiled is not None:
+            task, candidate, derived = compiled.task, compiled.candidate, compiled.derived
+            stored = stored_constant(self.program, placed, region, task, candidate, derived)
+        else:
+            data = _part(self.program.constants[placed.root], placed)
+            stored = StoredConstant(data, Buffer(name, placed.dtype, placed.shape), Layout())
+        return Argument("params", 0, self.parameters.place(stored.data, stored.buffer, stored.layout) + stored.offset)
 
 
-def _check(guard: Guard, bound: BoundTask, program: Program, places: Mapping[str, Argument]) -> RangeCheck:
-    """The guard, of the value where it lies."""
-    placed = program.values[bound.values[guard.buffer]]
-    place, shape, strides = places[placed.root], placed.shape, placed.logical_strides
-    if strides is None:
-        raise InvalidIR(f"{placed.name!r} is stored otherwise than strided: what is in it cannot be checked")
-    offset = placed.offset
-    if guard.column is not None:
-        offset, shape, strides = offset + guard.column * strides[-1], shape[:-1], strides[:-1]
-    at = Argument(place.space, place.index, place.offset + offset * DTYPES[placed.dtype].itemsize)
-    return RangeCheck(
-        at, placed.dtype, shape, strides, guard.column, guard.low, guard.high, placed.name, guard.operator
-    )
-
-
-def _argument(
-    name: str,
-    region: str,
-    compiled: Compiled,
-    program: Program,
-    places: Mapping[str, Argument],
-    parameters: Parameters,
-    pack: Pack,
-) -> Argument:
-    if name not in program.values:
-        return places[name]
-    placed = program.values[name]
-    offset = placed.offset * DTYPES[placed.dtype].itemsize
-    if placed.root in program.constants:
-        return _constant_argument(placed, region, compiled, program, parameters, pack)
-    place = places[placed.root]
-    return Argument(place.space, place.index, place.offset + offset)
-
-
-def _plain_argument(
-    name: str, program: Program, places: Mapping[str, Argument], parameters: Parameters, pack: Pack
-) -> Argument:
-    """Where a value that control flow reads or writes lies, or a temporary; a constant is stored row-major."""
-    if name not in program.values:
-        return places[name]
-    placed = program.values[name]
-    if placed.root in program.constants:
-        data = program.constants[placed.root].reshape(-1)[placed.offset :][: placed.elements].reshape(placed.shape)
-        return Argument("params", 0, parameters.place(data, Buffer(name, placed.dtype, placed.shape), Layout(), pack))
-    place = places[placed.root]
-    return Argument(place.space, place.index, place.offset + placed.offset * DTYPES[placed.dtype].itemsize)
-
-
-def _constant_argument(
-    placed: Placed, region: str, compiled: Compiled, program: Program, parameters: Parameters, pack: Pack
-) -> Argument:
-    stored = stored_constant(program, placed, region, compiled.task, compiled.candidate, compiled.derived)
-    offset = parameters.place(stored.data, stored.buffer, stored.layout, pack) + stored.offset
-    return Argument("params", 0, offset)
+def _part(data: NDArray[Any], placed: Placed) -> NDArray[Any]:
+    """What a compact view is of its root's data."""
+    return data.reshape(-1)[placed.offset : placed.offset + placed.elements].reshape(placed.shape)
 
 
 @dataclass(frozen=True)
@@ -442,7 +409,7 @@ def stored_constant(
         root = Buffer(placed.root, placed.dtype, data.shape)
         return StoredConstant(data, root, Layout(), placed.offset * data.itemsize)
     if placed.is_view:
-        data = data.reshape(-1)[placed.offset : placed.offset + placed.elements].reshape(placed.shape)
+        data = _part(data, placed)
     layout = candidate.layouts.get(region, buffer.layout)
     return StoredConstant(constant_data(task, candidate.stages, region, data), buffer, layout)
 

@@ -3,14 +3,15 @@ plans of their own and lie in the arena of the plan around them, and loops (roll
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from modelc.ir.block import OpaqueBlock
 from modelc.ir.control import LoopForm, captured
 from modelc.ir.graph import RANDOM_STATE
 from modelc.ir.program import BoundTask, Program
-from modelc.package.spec import Argument, Branch, Carried, Control, Moving, Plan, Repeat, Rolled, State, Step
+from modelc.package.spec import SLOTS, Argument, Branch, Carried, Control, Moving, Plan, Repeat, Rolled, State, Step
 from modelc.package.tensor import TensorInfo
 from modelc.plan.roll import rolled
 
@@ -60,6 +61,21 @@ def _bytes_of_output(block: OpaqueBlock, plan: Plan, k: int) -> int:
         return plan.outputs[k].bytes
     form = LoopForm.of(dict(block.attrs))
     return plan.outputs[k + form.asks].bytes * (1 if k < form.states else form.limit)
+
+
+Part = TypeVar("Part", bound=Control | Carried | Moving)
+
+
+def _moved(part: Part, steps: int, slots: int, there: Callable[[Argument], Argument]) -> Part:
+    """The same among other steps and slots, so many further on, where arguments are elsewhere."""
+    further = dict.fromkeys(("first", "middle", "end"), steps) | dict.fromkeys(SLOTS, slots)
+
+    def changed(name: str, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(_moved(inner, steps, slots, there) for inner in value)
+        return there(value) if isinstance(value, Argument) else value + further[name] if name in further else value
+
+    return replace(part, **{name: changed(name, value) for name, value in vars(part).items()})
 
 
 @dataclass
@@ -128,33 +144,20 @@ class Assembly:
         form = LoopForm.of(attrs)
         at, first = len(self.control), len(self.steps)
         given, made = list(plan.inputs[1:]), list(plan.outputs[form.asks :])
-        carried = [
-            Carried(
-                self._slot(tensor.bytes),
-                self._slot(tensor.bytes),
-                inputs[form.first_state + k],
-                output(k),
-                own(f"spare{k}"),
-                tensor.bytes,
-            )
-            for k, tensor in enumerate(given[: form.states])
-        ]
-        parts = [
-            Moving(self._slot(tensor.bytes), inputs[form.first_part + k], tensor.bytes)
-            for k, tensor in enumerate(given[form.states :][: form.parts])
-        ]
-        handed = [
-            Moving(self._slot(tensor.bytes), output(form.states + k), tensor.bytes)
-            for k, tensor in enumerate(made[form.states :])
-        ]
+        carried = []
+        for k, tensor in enumerate(given[: form.states]):
+            places = (inputs[form.first_state + k], output(k), own(f"spare{k}"))
+            carried.append(Carried(self._slot(tensor.bytes), self._slot(tensor.bytes), *places, tensor.bytes))
+
+        def moving(tensors: Sequence[TensorInfo], starts: Iterable[Argument]) -> list[Moving]:
+            return [Moving(self._slot(t.bytes), at, t.bytes) for t, at in zip(tensors, starts, strict=False)]
+
+        parts = moving(given[form.states :][: form.parts], inputs[form.first_part :])
+        handed = moving(made[form.states :], map(output, range(form.states, len(made))))
         outside, _ = captured("Loop", attrs)
-        reads = [
-            own("number"),
-            *(Argument("slot", c.read) for c in carried),
-            *(Argument("slot", p.slot) for p in parts),
-        ]
+        reads = [own("number"), *(Argument("slot", n) for n in (*(c.read for c in carried), *(p.slot for p in parts)))]
         writes = [own("go")] if form.asks else []
-        writes += [*(Argument("slot", c.written) for c in carried), *(Argument("slot", h.slot) for h in handed)]
+        writes += [Argument("slot", n) for n in (*(c.written for c in carried), *(h.slot for h in handed))]
         self._body(plan, use.bound.bodies[0], own("arena"), [*reads, *inputs[outside:]], writes)
         repeat = Repeat(
             name=_name(use.bound),
@@ -198,5 +201,5 @@ class Assembly:
             )
             for step in plan.steps
         ]
-        self.control += [control.moved(at, slots, there) for control in plan.control]
+        self.control += [_moved(control, at, slots, there) for control in plan.control]
         self._append(steps, plan.loops)

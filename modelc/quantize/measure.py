@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from modelc.compile.request import Metric
 from modelc.errors import ConfigError
 from modelc.quantize.samples import HELD_BACK, Arrays
 from modelc.signals import no_exit
 
-Metric = Callable[[dict[str, NDArray[Any]], dict[str, NDArray[Any]]], float]
 EXPECTED = "expected FILE.py:FUNCTION, a function of the outputs and of the sample, both arrays by name"
 
 
@@ -25,22 +24,6 @@ class Drop(NamedTuple):
 
     share: float
     said: str
-
-
-class Measure(Protocol):
-    """What judges outputs, sample by sample, against those of the float model: `what` names it, `step` is the share
-    that one of what it counts is of all (0 where it measures), `says` what else is noteworthy."""
-
-    @property
-    def what(self) -> str: ...
-
-    @property
-    def step(self) -> float: ...
-
-    @property
-    def says(self) -> tuple[str, ...]: ...
-
-    def drop(self, outputs: Sequence[Arrays]) -> Drop: ...
 
 
 def relative_error(outputs: Sequence[Arrays], wanted: Sequence[Arrays], names: Sequence[str]) -> float:
@@ -66,8 +49,11 @@ def real_outputs(wanted: Sequence[Arrays]) -> tuple[str, ...]:
 
 
 class Agreement:
-    """Without labels: of an output that looks like class scores, how seldom another class has the highest; of others
-    the relative error."""
+    """What judges outputs without labels, sample by sample, against those of the float model: of an output that looks
+    like class scores, how seldom another class has the highest; of others the relative error. `what` names it, `step`
+    is the share that one of what it counts is of all (0 where it measures), `says` what else is noteworthy."""
+
+    says: tuple[str, ...] = ()
 
     def __init__(self, wanted: Sequence[Arrays], scores: Sequence[str]) -> None:
         self.wanted, self.names = wanted, real_outputs(wanted)
@@ -85,10 +71,6 @@ class Agreement:
     @property
     def step(self) -> float:
         return max((1 / rows_of(self.wanted, name, -1) for name in self.scores), default=0.0)
-
-    @property
-    def says(self) -> tuple[str, ...]:
-        return ()
 
     def drop(self, outputs: Sequence[Arrays]) -> Drop:
         said, share = list[str](), 0.0
@@ -109,8 +91,8 @@ class Agreement:
 
 
 class ByMetric:
-    """The mean of a user's metric over the samples: more is better, and the drop is what is lost, as a share of what
-    the float model has."""
+    """The same by the mean of a user's metric over the samples: more is better, and the drop is what is lost, as a
+    share of what the float model has."""
 
     def __init__(self, place: str, metric: Metric, wanted: Sequence[Arrays], samples: Sequence[Arrays]) -> None:
         self.place, self.metric, self.wanted, self.samples = place, metric, wanted, samples
@@ -157,6 +139,9 @@ class ByMetric:
         return value
 
 
+Measure = Agreement | ByMetric
+
+
 def rows_of(outputs: Sequence[Arrays], name: str, dims: int) -> int:
     """How many rows an output has in all samples, along its first `dims` dimensions."""
     return sum(math.prod(made[name].shape[:dims]) for made in outputs) or 1
@@ -194,6 +179,12 @@ def metric_at(place: str) -> Metric:
     if not callable(metric):
         raise ConfigError(f"the metric {place[:200]}: {where} has no function {name!r}")
     return metric
+
+
+def check_metric(metric: Any) -> None:
+    """Raises ConfigError for what is neither the place of a function nor a function."""
+    if not (metric is None or isinstance(metric, str) or callable(metric)):
+        raise ConfigError(f"the metric is {repr(metric)[:80]}; {EXPECTED}; or that function itself")
 
 
 def measure_of(

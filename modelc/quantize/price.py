@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from modelc.errors import ConfigError
 from modelc.frontend.quantize.weights import LARGEST
 from modelc.ir.block import Task
 from modelc.layout.program import partition
-from modelc.partition.half_sums import HALF, half_sum
+from modelc.partition.narrow_products import HALF, half_sum
 from modelc.passes.machine import BYTES, multiplied
 from modelc.space.choose import OPTIMISM
 from modelc.target import Target
@@ -49,9 +49,9 @@ class Priced:
     """Estimated seconds of a run: of the whole, and of each layer: of the Tasks that compute it, though they round for
     the next as well. `halves`, by the layers that multiply float16: the values that their Tasks have stored so."""
 
-    whole: float
-    layers: dict[str, float]
-    halves: Mapping[str, frozenset[str]]
+    whole: float = 0.0
+    layers: Mapping[str, float] = field(default_factory=dict)
+    halves: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 def priced(run: Run, model: Path, layers: Collection[str]) -> Priced:

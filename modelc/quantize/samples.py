@@ -33,12 +33,24 @@ class Input:
     dtype: str
     dims: tuple[int | str, ...] | None
 
-    def fits(self, shape: Sequence[int]) -> bool:
-        if self.dims is None:
-            return True
-        return len(shape) == len(self.dims) and all(
-            isinstance(d, str) or d == n for d, n in zip(self.dims, shape, strict=True)
-        )
+    def lacks_batch(self, shape: Sequence[int]) -> bool:
+        """Whether a sample leaves out the input's first axis, of one element."""
+        dims = self.dims
+        if not dims or len(shape) != len(dims) - 1:
+            return False
+        return isinstance(dims[0], str) or dims[0] == 1
+
+    def check(self, kind: Kind, where: str) -> None:
+        """Raises InputError for a sample of another dtype or shape than the input has."""
+        if kind.dtype.newbyteorder("=") != DTYPES[self.dtype]:
+            raise InputError(
+                f"{where} has {self.name!r} in {kind.dtype}; expected {self.dtype}: write it with "
+                f".astype({self.dtype!r})"
+            )
+        shape = (1, *kind.shape) if self.lacks_batch(kind.shape) else kind.shape
+        fits = self.dims is None or len(shape) == len(self.dims)
+        if not fits or any(d != n and not isinstance(d, str) for d, n in zip(self.dims or (), shape, strict=False)):
+            raise InputError(f"{where} has {self.name!r} of shape {list(shape)}; expected {self}")
 
     def __str__(self) -> str:
         dims = "" if self.dims is None else f"[{', '.join(str(d) or '?' for d in self.dims)}]"
@@ -61,16 +73,19 @@ def read_samples(path: Path, model: Path, constants: Arrays) -> Samples:
     samples = _of_folder(path, inputs) if path.is_dir() else _of_file(path, inputs)
     _check_count(path, len(samples))
     for number, sample in enumerate(samples):
-        _check(sample, inputs, f"{path}: sample {number}")
+        for taken in inputs:
+            array = sample[taken.name]
+            array = sample[taken.name] = array[None] if taken.lacks_batch(array.shape) else array
+            taken.check(Kind(array.dtype, array.shape), f"{path}: sample {number}")
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise InputError(
+                    f"{path}: sample {number} has a number in {taken.name!r} that is not finite (NaN or infinite)"
+                )
     given = {one.name for one in inputs}
     others = tuple(sorted({name for sample in samples for name in sample} - given - constants.keys()))
     every = [{**sample, **constants} for sample in samples]
-    held = {k for k in range(len(every)) if k % HELD_BACK == HELD_BACK - 1}
-    return Samples(
-        tuple(sample for k, sample in enumerate(every) if k not in held),
-        tuple(sample for k, sample in enumerate(every) if k in held),
-        others,
-    )
+    held = every[HELD_BACK - 1 :: HELD_BACK]
+    return Samples(tuple(x for k, x in enumerate(every, 1) if k % HELD_BACK), tuple(held), others)
 
 
 def inputs_of(model: Path) -> tuple[Input, ...]:
@@ -84,13 +99,10 @@ def inputs_of(model: Path) -> tuple[Input, ...]:
     return tuple(Input(name, kinds[name], dims if dims is None else tuple(dims)) for name, dims in declared.items())
 
 
-def _of_file(path: Path, inputs: Sequence[Input]) -> list[Arrays]:
+def _of_file(path: Path, inputs: Sequence[Input]) -> list[dict[str, NDArray[Any]]]:
     arrays = read_npz(path, lambda kinds: _check_kinds(path, kinds, inputs))
-    whole = {one.name for one in inputs if _holds_batches(arrays[one.name].shape, one)}
-    return [
-        {name: array[k : k + 1] if name in whole else array[k] for name, array in arrays.items()}
-        for k in range(len(next(iter(arrays.values()))) if arrays else 0)
-    ]
+    count = len(next(iter(arrays.values()))) if arrays else 0
+    return [{name: array[k] for name, array in arrays.items()} for k in range(count)]
 
 
 def _check_kinds(path: Path, kinds: Mapping[str, Kind], inputs: Sequence[Input]) -> None:
@@ -109,22 +121,11 @@ def _check_kinds(path: Path, kinds: Mapping[str, Kind], inputs: Sequence[Input])
         )
     _check_count(path, counts[first])
     for taken in inputs:
-        shape = kinds[taken.name].shape
-        _check_kind(
-            kinds[taken.name],
-            (1, *shape[1:]) if _holds_batches(shape, taken) else shape[1:],
-            taken,
-            f"{path}: sample 0",
-        )
+        kind = kinds[taken.name]
+        taken.check(Kind(kind.dtype, kind.shape[1:]), f"{path}: sample 0")
 
 
-def _holds_batches(shape: Sequence[int], taken: Input) -> bool:
-    """Whether the axis of samples is the input's own first, of one element."""
-    dims = taken.dims
-    return dims is not None and bool(dims) and len(shape) == len(dims) and (isinstance(dims[0], str) or dims[0] == 1)
-
-
-def _of_folder(path: Path, inputs: Sequence[Input]) -> list[Arrays]:
+def _of_folder(path: Path, inputs: Sequence[Input]) -> list[dict[str, NDArray[Any]]]:
     files = sorted(file for file in path.iterdir() if file.suffix in (".npz", ".npy"))
     if not files:
         raise InputError(f"{path} has no file .npz or .npy; expected one for each sample")
@@ -135,14 +136,7 @@ def _of_folder(path: Path, inputs: Sequence[Input]) -> list[Arrays]:
             f"{path} has .npy files, which have one array each, and the model {len(inputs)} inputs: write .npz files "
             "with an array for each input"
         )
-    samples = list[Arrays]()
-    for file in files:
-        sample = _of_one(file, inputs)
-        for taken in inputs:
-            if _lacks_batch(sample[taken.name].shape, taken):
-                sample[taken.name] = sample[taken.name][None]
-        samples.append(sample)
-    return samples
+    return [_of_one(file, inputs) for file in files]
 
 
 def _of_one(file: Path, inputs: Sequence[Input]) -> dict[str, NDArray[Any]]:
@@ -154,9 +148,7 @@ def _of_one(file: Path, inputs: Sequence[Input]) -> dict[str, NDArray[Any]]:
                 f"{file} has no array for the input {missing[0]}; it has {', '.join(map(repr, kinds)) or 'none'}"
             )
         for taken in inputs:
-            kind = kinds[taken.name]
-            shape = (1, *kind.shape) if _lacks_batch(kind.shape, taken) else kind.shape
-            _check_kind(kind, shape, taken, str(file))
+            taken.check(kinds[taken.name], str(file))
 
     if file.suffix == ".npz":
         return read_npz(file, accept)
@@ -164,35 +156,8 @@ def _of_one(file: Path, inputs: Sequence[Input]) -> dict[str, NDArray[Any]]:
     return {name: read_npy(file, lambda kind: accept({name: kind}))}
 
 
-def _lacks_batch(shape: Sequence[int], taken: Input) -> bool:
-    """Whether a file leaves out the input's first axis, of one element."""
-    dims = taken.dims
-    return (
-        bool(dims) and dims is not None and len(shape) == len(dims) - 1 and (isinstance(dims[0], str) or dims[0] == 1)
-    )
-
-
 def _check_count(path: Path, count: int) -> None:
     if not LEAST <= count <= MOST:
         raise InputError(
             f"{path} has {count} sample(s); expected {LEAST} to {MOST}, of which every fourth is held back to judge by"
         )
-
-
-def _check_kind(kind: Kind, shape: Sequence[int], taken: Input, where: str) -> None:
-    """Raises InputError for a sample of another dtype or `shape` than the input has."""
-    if kind.dtype.newbyteorder("=") != DTYPES[taken.dtype]:
-        raise InputError(
-            f"{where} has {taken.name!r} in {kind.dtype}; expected {taken.dtype}: write it with "
-            f".astype({taken.dtype!r})"
-        )
-    if not taken.fits(shape):
-        raise InputError(f"{where} has {taken.name!r} of shape {list(shape)}; expected {taken}")
-
-
-def _check(sample: Arrays, inputs: Sequence[Input], where: str) -> None:
-    for taken in inputs:
-        array = sample[taken.name]
-        _check_kind(Kind(array.dtype, array.shape), array.shape, taken, where)
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise InputError(f"{where} has a number in {taken.name!r} that is not finite (NaN or infinite)")

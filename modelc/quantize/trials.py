@@ -1,28 +1,40 @@
-"""Each layer by itself, its inputs those of the float model: the range that its output is nearest with, and what it is
-off then."""
+"""Each layer by itself, its inputs those of the float model: the ranges that its input may be rounded by, and the one
+that its output is nearest with; which layers can have asymmetric weights, and which can multiply float16."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelc.frontend.quantize.floats import FloatModel
-from modelc.frontend.quantize.layers import Layer
+from modelc.frontend.quantize.layers import Layer, weights_of
 from modelc.frontend.quantize.recipe import Floats, Range
-from modelc.frontend.quantize.statistics import channels, high, low, sampled, write_statistics
-from modelc.frontend.quantize.trials import trial, write_trials
-from modelc.quantize.ranges import joined, ranges_of
+from modelc.frontend.quantize.trials import trial, write_halves, write_statistics, write_trials
+from modelc.frontend.quantize.weights import as_bytes, zeros_pay
+from modelc.frontend.quantize.write import Deviations, terms
+from modelc.partition.narrow_products import LARGEST, relative_error
 from modelc.quantize.samples import Arrays
 from modelc.verify.engine import Engine
 
 ENGINE = "ort-real"
 MOST_SEEN = 256  # samples that ranges are taken from
 MOST_TRIED = 16  # samples that ranges are compared on
+WORTH = 0.75  # of a layer's squared error, for which its weights have zero points
+HEADROOM = 4  # times as far as samples reach there is to be room in float16: sums reach further on their way
+
+PERCENT = (99.99, 99.9)
+SHARES = np.linspace(1.0, 0.2, 33)  # of the whole range
+MOST_NUMBERS = 1 << 18  # of one value, among which percentiles and errors are computed
+LEAST_DIVISOR = 1e-3  # of the greatest
+
 Say = Callable[[str], None]
+Seen = dict[str, list[NDArray[Any]]]  # an output by name, for each sample
 
 
 @dataclass(frozen=True)
@@ -30,79 +42,126 @@ class Alone:
     """What the trials say: a range for each value; for each layer the relative error of its output, and what its
     channels are off on average."""
 
-    ranges: Mapping[str, Range]
-    errors: Mapping[str, float]
-    means: Mapping[str, Floats]
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    errors: Mapping[str, float] = field(default_factory=dict)
+    means: Mapping[str, Floats] = field(default_factory=dict)
 
 
-def possible_ranges(
-    floats: FloatModel,
-    layers: Sequence[Layer],
-    ranks: Mapping[str, int],
-    samples: Sequence[Arrays],
-    folder: Path,
-    threads: int,
-    say: Say,
-) -> tuple[dict[str, tuple[Range, ...]], dict[str, Floats]]:
-    """The ranges that each value may be rounded by; and of those that `ranks` names the greatest magnitudes by
-    channel."""
-    values = tuple(dict.fromkeys(layer.rounded for layer in layers))
-    path = folder / "statistics.onnx"
-    write_statistics(floats, values, ranks, path)
-    lows, highs = dict.fromkeys(values, math.inf), dict.fromkeys(values, -math.inf)
-    numbers: dict[str, list[Floats]] = {value: [] for value in values}
-    largest: dict[str, Floats] = {}
-    for outputs in runs(path, spread(samples, MOST_SEEN), threads, lambda said: say(f"ranges, {said}")):
-        for value in values:
-            lows[value] = min(lows[value], float(outputs[low(value)]))
-            highs[value] = max(highs[value], float(outputs[high(value)]))
-            numbers[value].append(outputs[sampled(value)])
-        for value in ranks:
-            largest[value] = np.maximum(largest.get(value, 0), outputs[channels(value)])
-    ranges = {value: ranges_of(lows[value], highs[value], joined(numbers[value])) for value in values}
-    return ranges, largest
+@dataclass(frozen=True)
+class Halves:
+    """By the layer's name, of those that can be in float16: how much their sums are off, and the relative error of
+    their outputs; of others that would be faster, why they cannot."""
+
+    deviations: Deviations = field(default_factory=dict)
+    errors: Mapping[str, float] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
-def tried(
-    floats: FloatModel,
-    layers: Sequence[Layer],
-    ranges: Mapping[str, Sequence[Range]],
-    most: int,
-    samples: Sequence[Arrays],
-    folder: Path,
-    threads: int,
-    say: Say,
-    asymmetric: bool = False,
-) -> Alone:
-    """Which of the ranges of each value leaves the layers that read it with the least error, all layers alike, where
-    their weights are as `as_bytes` has them."""
-    path = folder / "trials.onnx"
-    write_trials(floats, layers, ranges, most, asymmetric, path)
-    squares: dict[tuple[str, int], float] = {}
-    means: dict[tuple[str, int], Floats] = {}
-    sizes = dict.fromkeys((layer.name for layer in layers), 0.0)
-    seen = spread(samples, MOST_TRIED)
-    for outputs in runs(path, seen, threads, lambda said: say(f"layers by themselves, {said}")):
-        for layer in layers:
-            for number in range(len(ranges[layer.rounded])):
-                names, key = trial(layer, number), (layer.name, number)
-                squares[key] = squares.get(key, 0.0) + float(outputs[names.squares])
-                means[key] = means.get(key, np.float32(0)) + outputs[names.means] / np.float32(len(seen))
-            sizes[layer.name] += float(outputs[trial(layer, 0).reference])
+@dataclass(frozen=True)
+class Trials:
+    """The layers of the float model `floats` on samples, their weights in bytes from -most to most. Models for it are
+    written to `folder`."""
 
-    def error(layer: Layer, number: int) -> float:
-        off = squares[layer.name, number]
-        return off / sizes[layer.name] if sizes[layer.name] else off
+    floats: FloatModel
+    layers: Sequence[Layer]
+    most: int
+    samples: Sequence[Arrays]
+    folder: Path
+    threads: int
+    say: Say
 
-    chosen: dict[str, int] = {}
-    for value, every in ranges.items():
-        readers = [layer for layer in layers if layer.rounded == value]
-        chosen[value] = min(range(len(every)), key=lambda number: sum(error(layer, number) for layer in readers))
-    return Alone(
-        {value: ranges[value][number] for value, number in chosen.items()},
-        {layer.name: math.sqrt(error(layer, chosen[layer.rounded])) for layer in layers},
-        {layer.name: means[layer.name, chosen[layer.rounded]] for layer in layers},
-    )
+    def ranges(self, ranks: Mapping[str, int]) -> tuple[dict[str, tuple[Range, ...]], dict[str, Floats]]:
+        """Those that each value may be rounded by; and of the values that `ranks` names the greatest magnitudes by
+        channel."""
+        values, path = tuple(dict.fromkeys(layer.rounded for layer in self.layers)), self.folder / "statistics.onnx"
+        write_statistics(self.floats, values, ranks, path)
+        seen = self._seen(path, MOST_SEEN, "ranges")
+        ranges = {
+            value: ranges_of(
+                min(map(float, seen[f"{value}/low"])),
+                max(map(float, seen[f"{value}/high"])),
+                np.concatenate([part.reshape(-1) for part in seen[f"{value}/sampled"]]),
+            )
+            for value in values
+        }
+        return ranges, {value: np.maximum.reduce(seen[f"{value}/channels"], initial=0) for value in ranks}
+
+    def alone(self, ranges: Mapping[str, Sequence[Range]], asymmetric: bool = False) -> Alone:
+        """Which of the ranges of each value leaves the layers that read it with the least error, all layers alike."""
+        path = self.folder / "trials.onnx"
+        write_trials(self.floats, self.layers, ranges, self.most, asymmetric, path)
+        seen = self._seen(path, MOST_TRIED, "layers by themselves")
+        errors = {
+            layer.name: [error(layer, trial(layer, number), seen) for number in range(len(ranges[layer.rounded]))]
+            for layer in self.layers
+        }
+        chosen: dict[str, int] = {}
+        for value, every in ranges.items():
+            readers = [errors[layer.name] for layer in self.layers if layer.rounded == value]
+            chosen[value] = min(range(len(every)), key=lambda number: sum(by_range[number] for by_range in readers))
+        means = {layer.name: seen[f"{trial(layer, chosen[layer.rounded])}/means"] for layer in self.layers}
+        return Alone(
+            {value: ranges[value][number] for value, number in chosen.items()},
+            {layer.name: math.sqrt(errors[layer.name][chosen[layer.rounded]]) for layer in self.layers},
+            {name: sum((x / np.float32(len(every)) for x in every), np.float32(0)) for name, every in means.items()},
+        )
+
+    def asymmetric(self, symmetric: Alone) -> tuple[list[Layer], Alone]:
+        """The layers whose outputs are so much nearer with asymmetric weights, and what trials say of them;
+        `symmetric`: of the layers with symmetric weights. Only those are tried whose weights are nearer: what these
+        are off by is part of what outputs are, and nothing else becomes less."""
+        hopeful = [layer for layer in self.layers if self._weights_are_nearer(layer)]
+        if not hopeful:
+            return [], Alone()
+        ranges = {layer.rounded: (symmetric.ranges[layer.rounded],) for layer in hopeful}
+        alone = replace(self, layers=hopeful).alone(ranges, asymmetric=True)
+        worth = [x for x in hopeful if alone.errors[x.name] ** 2 < WORTH * symmetric.errors[x.name] ** 2]
+        return worth, alone
+
+    def _weights_are_nearer(self, layer: Layer) -> bool:
+        weights = weights_of(self.floats, layer)
+        return zeros_pay(weights, lambda zeros: as_bytes(weights, layer.axis, self.most, zeros).real())
+
+    def halves(self, stored: Mapping[str, frozenset[str]]) -> Halves:
+        """Of the layers, whose Tasks would store the values `stored` as float16."""
+        floats, path = self.floats, self.folder / "halves.onnx"
+        if not self.layers:
+            return Halves()
+        computed = floats.producers.keys() | {value.name for value in floats.model.graph.input}
+        values = {name for layer in self.layers for name in stored[layer.name] & computed} - floats.constants.keys()
+        deviations = {layer.name: relative_error(terms(floats, layer)) for layer in self.layers}
+        write_halves(floats, self.layers, deviations, sorted(values), path)
+        seen = self._seen(path, MOST_SEEN, "layers in float16")
+        refused = dict[str, str]()
+        for layer in self.layers:
+            weights, room = weights_of(floats, layer), LARGEST / HEADROOM
+            reached = [(float(np.abs(weights).max()), LARGEST, "its weights reach")]
+            reached += [(largest(seen, trial(layer)), room, "its sums reach")]
+            reached += [(largest(seen, x), room, f"{x!r} reaches") for x in sorted(stored[layer.name] & values)]
+            wide = [f"{what} {size:.3g}" for size, limit, what in reached if size > limit]
+            if wide:
+                refused[layer.name] = f"{wide[0]}, and float16 ends at {LARGEST:.0f}"
+        fitting = [layer for layer in self.layers if layer.name not in refused]
+        errors = {layer.name: math.sqrt(error(layer, trial(layer), seen)) for layer in fitting}
+        return Halves({layer.name: deviations[layer.name] for layer in fitting}, errors, refused)
+
+    def _seen(self, path: Path, most: int, what: str) -> Seen:
+        """What a model gives for at most so many samples."""
+        seen: Seen = {}
+        for outputs in runs(path, spread(self.samples, most), self.threads, lambda said: self.say(f"{what}, {said}")):
+            for name, array in outputs.items():
+                seen.setdefault(name, []).append(array)
+        return seen
+
+
+def error(layer: Layer, trial: str, seen: Seen) -> float:
+    """The squared error of a layer's output in a trial, relative where the output is not 0."""
+    off, size = sum(map(float, seen[f"{trial}/squares"])), sum(map(float, seen[f"{layer.name}/size"]))
+    return off / size if size else off
+
+
+def largest(seen: Seen, prefix: str) -> float:
+    return max(map(float, seen[f"{prefix}/largest"]))
 
 
 def runs(model: Path, samples: Sequence[Arrays], threads: int, say: Say = lambda said: None) -> Iterator[Arrays]:
@@ -117,3 +176,48 @@ def spread(samples: Sequence[Arrays], most: int) -> list[Arrays]:
     """At most so many of the samples, from all over them."""
     count = min(len(samples), most)
     return [samples[k * len(samples) // count] for k in range(count)]
+
+
+# --- ranges and divisors --------------------------------------------------------------------------------------------
+
+
+def ranges_of(low: float, high: float, numbers: Floats) -> tuple[Range, ...]:
+    """Of a value that went from `low` to `high`, some of whose `numbers` are known: all of it; what a share of the
+    numbers lies in; what leaves the least squared error. Equal ones are left out."""
+    sampled = np.asarray(numbers, np.float32)
+    if sampled.size > MOST_NUMBERS:
+        sampled = sampled[:: sampled.size // MOST_NUMBERS + 1]
+    ranges = [Range.of(low, high, "min-max")]
+    for percent in PERCENT:
+        least, most = np.percentile(sampled, [100 - percent, percent])
+        ranges.append(Range.of(least, most, f"percentile {percent:g}"))
+    every = [Range.of(share * low, share * high, "least squares") for share in SHARES]
+    ranges.append(min(every, key=lambda stored: _squares(stored, sampled)))
+    distinct: dict[tuple[float, int], Range] = {}
+    for stored in ranges:
+        distinct.setdefault((stored.scale, stored.zero), stored)
+    return tuple(distinct.values())
+
+
+def _squares(stored: Range, numbers: Floats) -> float:
+    steps = np.clip(np.rint(numbers / np.float32(stored.scale)) + stored.zero, 0, 255) - stored.zero
+    return float(np.square(steps * np.float32(stored.scale) - numbers).sum())
+
+
+def divisors_of(activations: Floats, weights: Floats | None) -> Floats:
+    """What the channels of a value are divided by (modelc/frontend/quantize/equalise.py), from the greatest magnitudes
+    of each, and of what it is multiplied with: without `weights` those read it that have a scale for each channel, and
+    all channels become alike; otherwise half of the difference goes into the weights, as SmoothQuant has it (alpha =
+    0.5). The greatest divisor is 1."""
+    used = activations > 0
+    if weights is None:
+        divisors = np.where(used, activations, activations.max(initial=0))
+    else:
+        used &= weights > 0
+        ratios = np.sqrt(np.divide(activations, weights, out=np.ones_like(activations), where=used))
+        divisors = np.where(used, ratios, ratios[used].max(initial=1))
+    largest = divisors.max(initial=0)
+    if largest <= 0:
+        return np.ones_like(activations)
+    scaled: Floats = np.maximum(divisors / largest, LEAST_DIVISOR).astype(np.float32)
+    return scaled

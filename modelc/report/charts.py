@@ -21,8 +21,26 @@ def _chart(height: int, **fields: Any) -> Spec:
     return {"$schema": SCHEMA, **sized, **fields}
 
 
-def _axis(field: str, kind: str, title: str, **more: Any) -> Spec:
-    return {"field": field, "type": kind, "title": title, **more}
+def _bars(bars: int, rows: Rows, **encoding: Any) -> Spec:
+    """Horizontal bars, so many of them above each other."""
+    mark = {"type": "bar", "cornerRadiusEnd": 2}
+    return _chart(BAR * bars + BAR, data={"values": list(rows)}, mark=mark, encoding=encoding)
+
+
+def _text(field: str, title: str | None = None, **more: Any) -> Spec:
+    return {"field": field, "type": "nominal", "title": field if title is None else title, **more}
+
+
+def _number(field: str, title: str | None = None, **more: Any) -> Spec:
+    return {**_text(field, title, **more), "type": "quantitative"}
+
+
+def _layer(mark: str, rows: Rows, encoding: Spec, **style: Any) -> Spec:
+    return {"data": {"values": list(rows)}, "mark": {"type": mark, **style}, "encoding": encoding}
+
+
+US = _number("us", format=".1f")
+MS = _number("ms", format=".3f")
 
 
 def kernel_times(kernels: Rows) -> Spec:
@@ -32,31 +50,21 @@ def kernel_times(kernels: Rows) -> Spec:
         | {"peak": k["peak_share"], "share": k["share"], "instruction": k["instruction"]}
         for k in sorted(kernels, key=lambda k: -k["us"])[:MOST_BARS]
     ]
-    tooltip = [
-        _axis("kernel", "nominal", "kernel"),
-        _axis("nodes", "nominal", "ONNX nodes"),
-        _axis("us", "quantitative", "us", format=".1f"),
-        _axis("share", "quantitative", "of the whole", format=".1%"),
-        _axis("peak", "quantitative", "of the peak", format=".0%"),
-        _axis("instruction", "nominal", "instruction"),
-    ]
-    return _chart(
-        BAR * len(rows) + BAR,
-        data={"values": rows},
-        mark={"type": "bar", "cornerRadiusEnd": 2},
-        encoding={
-            "y": _axis("kernel", "nominal", "", sort="-x"),
-            "x": _axis("us", "quantitative", "microseconds"),
-            "color": _axis("dtype", "nominal", "computes in"),
-            "tooltip": tooltip,
-        },
+    shares = (_number("share", "of the whole", format=".1%"), _number("peak", "of the peak", format=".0%"))
+    return _bars(
+        len(rows),
+        rows,
+        y=_text("kernel", "", sort="-x"),
+        x=_number("us", "microseconds"),
+        color=_text("dtype", "computes in"),
+        tooltip=[_text("kernel"), _text("nodes", "ONNX nodes"), US, *shares, _text("instruction")],
     )
 
 
 def roofline(kernels: Rows, roof: Mapping[str, Any]) -> Spec:
     """GFLOP/s over operations per byte, under what this machine reaches."""
     dots = [
-        {"kernel": k["kernel"], "intensity": k["intensity"], "gflops": k["gflops"], "us": k["us"], "dtype": k["dtype"]}
+        {name: k[name] for name in ("kernel", "intensity", "gflops", "us", "dtype")}
         for k in kernels
         if k["intensity"] > 0 and k["gflops"] > 0
     ]
@@ -70,56 +78,36 @@ def roofline(kernels: Rows, roof: Mapping[str, Any]) -> Spec:
         for x in (low, min(max(knee, low), high), high):
             lines.append({"dtype": dtype, "intensity": x, "gflops": min(peak, x * roof["gbs"])})
     decades: Spec = {"scale": {"type": "log"}, "axis": {"values": [10.0**power for power in range(-4, 7)]}}
-    x = _axis("intensity", "quantitative", "operations per byte", **decades)
-    y = _axis("gflops", "quantitative", "GFLOP/s", **decades)
-    color = _axis("dtype", "nominal", "computes in")
-    tooltip = [
-        _axis("kernel", "nominal", "kernel"),
-        _axis("us", "quantitative", "us", format=".1f"),
-        _axis("gflops", "quantitative", "GFLOP/s", format=".1f"),
-    ]
-    point = {"type": "point", "filled": True, "opacity": 0.75}
-    area = _axis("us", "quantitative", "us", legend=None)
-    return _chart(
-        320,
-        layer=[
-            {
-                "data": {"values": lines},
-                "mark": {"type": "line", "strokeDash": [5, 4]},
-                "encoding": {"x": x, "y": y, "color": color},
-            },
-            {
-                "data": {"values": dots},
-                "mark": point,
-                "encoding": {"x": x, "y": y, "color": color, "size": area, "tooltip": tooltip},
-            },
-        ],
-    )
+    place = {
+        "x": _number("intensity", "operations per byte", **decades),
+        "y": _number("gflops", "GFLOP/s", **decades),
+        "color": _text("dtype", "computes in"),
+    }
+    tooltip = [_text("kernel"), US, _number("gflops", "GFLOP/s", format=".1f")]
+    kernel = {**place, "size": _number("us", legend=None), "tooltip": tooltip}
+    reached = _layer("line", lines, place, strokeDash=[5, 4])
+    return _chart(320, layer=[reached, _layer("point", dots, kernel, filled=True, opacity=0.75)])
 
 
 def arena(lives: Rows) -> Spec:
     """Each tensor as a rectangle: the steps that it lives over, the bytes that it takes."""
     rows = [{**life, "size": size(life["bytes"])} for life in lives]
     tooltip = [
-        _axis("tensor", "nominal", "value"),
-        _axis("size", "nominal", "bytes"),
-        _axis("start", "quantitative", "written by step"),
-        _axis("end", "quantitative", "free after step"),
+        _text("tensor", "value"),
+        _text("size", "bytes"),
+        _number("start", "written by step"),
+        _number("end", "free after step"),
     ]
-    return _chart(
-        280,
-        data={"values": rows},
-        mark={"type": "rect", "opacity": 0.75, "strokeWidth": 0.5},
-        encoding={
-            "x": _axis("start", "quantitative", "step"),
-            "x2": {"field": "end"},
-            "y": _axis("offset", "quantitative", "place in the arena, bytes", axis={"format": "~s"}),
-            "y2": {"field": "top"},
-            "color": _axis("bytes", "quantitative", "bytes", legend=None, scale={"scheme": "blues"}),
-            "stroke": {"value": "#7f7f7f"},
-            "tooltip": tooltip,
-        },
-    )
+    encoding = {
+        "x": _number("start", "step"),
+        "x2": {"field": "end"},
+        "y": _number("offset", "place in the arena, bytes", axis={"format": "~s"}),
+        "y2": {"field": "top"},
+        "color": _number("bytes", legend=None, scale={"scheme": "blues"}),
+        "stroke": {"value": "#7f7f7f"},
+        "tooltip": tooltip,
+    }
+    return _chart(280, **_layer("rect", rows, encoding, opacity=0.75, strokeWidth=0.5))
 
 
 def verification(kernels: Rows) -> Spec:
@@ -131,93 +119,46 @@ def verification(kernels: Rows) -> Spec:
         if isinstance(k["worst"], int | float) and k["samples"]
     ]
     occurring = {"values": [verdict for verdict in VERDICTS if any(row["judged"] == verdict for row in rows)]}
-    tooltip = [
-        _axis("kernel", "nominal", "kernel"),
-        _axis("worst", "quantitative", "of what is allowed", format=".2f"),
-        _axis("samples", "quantitative", "samples"),
-    ]
-    return _chart(
-        220,
-        data={"values": rows},
-        layer=[
-            {
-                "mark": {"type": "point", "filled": True, "size": 45},
-                "encoding": {
-                    "x": _axis("step", "quantitative", "step"),
-                    "y": _axis("worst", "quantitative", "share of what is allowed"),
-                    "color": _axis("judged", "nominal", "", scale={"domain": VERDICTS}, legend=occurring),
-                    "tooltip": tooltip,
-                },
-            },
-            {"mark": {"type": "rule", "strokeDash": [5, 4]}, "encoding": {"y": {"datum": 1}}},
-        ],
-    )
+    encoding = {
+        "x": _number("step"),
+        "y": _number("worst", "share of what is allowed"),
+        "color": _text("judged", "", scale={"domain": VERDICTS}, legend=occurring),
+        "tooltip": [_text("kernel"), _number("worst", "of what is allowed", format=".2f"), _number("samples")],
+    }
+    dots = {"mark": {"type": "point", "filled": True, "size": 45}, "encoding": encoding}
+    limit = {"mark": {"type": "rule", "strokeDash": [5, 4]}, "encoding": {"y": {"datum": 1}}}
+    return _chart(220, data={"values": rows}, layer=[dots, limit])
 
 
 def tuning(moments: Rows, rules: Mapping[str, float], x_title: str) -> Spec:
     """Milliseconds over the course of tuning, a step for each round, beside what was timed as a whole."""
     lines = [{"what": what, "ms": ms} for what, ms in rules.items() if ms > 0]
-    y_scale = {"zero": False}
-    return _chart(
-        300,
-        layer=[
-            {
-                "data": {"values": list(moments)},
-                "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2.5},
-                "encoding": {
-                    "x": _axis("at", "quantitative", x_title),
-                    "y": _axis("ms", "quantitative", "milliseconds", scale=y_scale),
-                    "color": _axis("what", "nominal", ""),
-                    "tooltip": [_axis("at", "quantitative", x_title), _axis("ms", "quantitative", "ms", format=".3f")],
-                },
-            },
-            {
-                "data": {"values": lines},
-                "mark": {"type": "rule", "strokeDash": [6, 4], "strokeWidth": 1.5},
-                "encoding": {
-                    "y": _axis("ms", "quantitative", "milliseconds", scale=y_scale),
-                    "color": _axis("what", "nominal", ""),
-                    "tooltip": [_axis("what", "nominal", ""), _axis("ms", "quantitative", "ms", format=".3f")],
-                },
-            },
-        ],
-    )
+    x, y = _number("at", x_title), _number("ms", "milliseconds", scale={"zero": False})
+    course = {"x": x, "y": y, "color": _text("what", ""), "tooltip": [x, MS]}
+    whole = {"y": y, "color": _text("what", ""), "tooltip": [_text("what", ""), MS]}
+    steps = _layer("line", moments, course, interpolate="step-after", strokeWidth=2.5)
+    return _chart(300, layer=[steps, _layer("rule", lines, whole, strokeDash=[6, 4], strokeWidth=1.5)])
 
 
 def beside(rows: Rows) -> Spec:
     """Kernels of two packages, a bar for each."""
-    return _chart(
-        BAR * len(rows) + BAR,
-        data={"values": list(rows)},
-        mark={"type": "bar", "cornerRadiusEnd": 2},
-        encoding={
-            "y": _axis("kernel", "nominal", "", sort={"op": "max", "field": "us", "order": "descending"}),
-            "yOffset": _axis("package", "nominal", ""),
-            "x": _axis("us", "quantitative", "microseconds"),
-            "color": _axis("package", "nominal", ""),
-            "tooltip": [
-                _axis("kernel", "nominal", "kernel"),
-                _axis("package", "nominal", "package"),
-                _axis("us", "quantitative", "us", format=".1f"),
-            ],
-        },
+    return _bars(
+        len(rows),
+        rows,
+        y=_text("kernel", "", sort={"op": "max", "field": "us", "order": "descending"}),
+        yOffset=_text("package", ""),
+        x=_number("us", "microseconds"),
+        color=_text("package", ""),
+        tooltip=[_text("kernel"), _text("package"), US],
     )
 
 
 def sizes(rows: Rows) -> Spec:
     """Bytes of each cell of a build, in parts."""
-    return _chart(
-        BAR * len({row["cell"] for row in rows}) + BAR,
-        data={"values": list(rows)},
-        mark={"type": "bar"},
-        encoding={
-            "y": _axis("cell", "nominal", "", sort=None),
-            "x": _axis("bytes", "quantitative", "bytes", axis={"format": "~s"}),
-            "color": _axis("part", "nominal", ""),
-            "tooltip": [
-                _axis("cell", "nominal", "cell"),
-                _axis("part", "nominal", "part"),
-                _axis("size", "nominal", ""),
-            ],
-        },
-    )
+    encoding = {
+        "y": _text("cell", "", sort=None),
+        "x": _number("bytes", axis={"format": "~s"}),
+        "color": _text("part", ""),
+        "tooltip": [_text("cell"), _text("part"), _text("size", "")],
+    }
+    return _chart(BAR * len({row["cell"] for row in rows}) + BAR, **_layer("bar", rows, encoding))

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from modelc.build.summary import COLUMNS, NUMBERS, failures_of, read_build, rows, sentence
+from modelc.compile.options import argument, option
 from modelc.database import Database
-from modelc.database.compare import comparable
+from modelc.database.compare import comparable, untuned_key
 from modelc.database.record import Conditions, Record
 from modelc.errors import ConfigError, InputError
 from modelc.report import charts
@@ -27,14 +28,18 @@ MOST_ROWS = 400
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """What modelc.report is asked for; it says what each field is."""
+    """What modelc.report is asked for."""
 
-    subject: str | Path
-    output: str | Path = "report.html"
-    against: str | Path | None = None
-    threads: int = 1
-    model: str | Path | None = None
-    progress: Progress | None = None
+    subject: str | Path = argument("A package, the build.json of a build, or a tuning database.")
+    output: str | Path = option("report.html", doc="The page.")
+    against: str | Path | None = option(None, doc="A package that a package is shown beside.")
+    threads: int = option(1, doc="On how many threads the package is timed.")
+    model: str | Path | None = option(
+        None, doc="The ONNX model that a package was compiled from, whose time by ONNX Runtime is shown too."
+    )
+    progress: Progress | None = option(
+        None, doc="Is told what is timed, `progress(stage, text)`; an exception from it ends the call."
+    )
 
 
 def report_request(request: ReportRequest) -> Path:
@@ -238,11 +243,11 @@ def _course(tasks: Mapping[str, list[Record]]) -> tuple[list[dict[str, Any]], li
     table = []
     untuned_seconds = 0.0
     for key, records in tasks.items():
-        untuned = [record.key for record in records if record.untuned]
-        scaled = comparable(records, untuned[-1]) if untuned else {}
+        untuned = untuned_key(records)
+        scaled = comparable(records, untuned)
         if not scaled:
             continue
-        first = scaled[untuned[-1]][1].seconds
+        first = scaled[untuned][1].seconds
         best[key] = first
         untuned_seconds += first
         moments += [(record.measured_at, key, measured.seconds) for record, measured in scaled.values()]
@@ -262,14 +267,6 @@ def report(request: ReportRequest) -> Path:
     """Makes one page of a package, a build or a tuning database, with plots. It needs nothing beside it, nor a network.
 
     A package is timed, where this machine can run it: loading it executes the library in it.
-
-    Args:
-        subject: A package, the build.json of a build, or a tuning database.
-        output: The page.
-        against: A package that a package is shown beside.
-        threads: On how many threads the package is timed.
-        model: The ONNX model that a package was compiled from, whose time by ONNX Runtime is shown too.
-        progress: Is told what is timed, `progress(stage, text)`; an exception from it ends the call.
 
     Returns:
         The page's path.

@@ -162,15 +162,12 @@ def _check_layouts(task: Task, candidate: Candidate) -> None:
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
-def check_unrolled(nest: Nest) -> None:
-    """Raises InvalidCandidate where code generation would write out more than any kernel is worth."""
+def check_sizes(nest: Nest) -> None:
+    """Raises InvalidCandidate where code generation would write out more than any kernel is worth, or a kernel would
+    keep more for itself than any machine has for each thread."""
     count = max(map(unrolled, nest.phases), default=0)
     if count > MOST_UNROLLED:
         raise InvalidCandidate(f"it unrolls to {count} statements; at most {MOST_UNROLLED} are written out")
-
-
-def check_scratch(nest: Nest) -> None:
-    """Raises InvalidCandidate where a kernel would keep more for itself than any machine has for each thread."""
     taken = sum(s.region.bytes for s in nest.statements() if isinstance(s, Alloc))
     if taken > MOST_SCRATCH:
         raise InvalidCandidate(f"it keeps {taken} bytes of its own for each thread; at most {MOST_SCRATCH} are kept")

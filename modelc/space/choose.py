@@ -14,9 +14,9 @@ from modelc.ir.candidate import Candidate
 from modelc.ir.nest import Nest
 from modelc.ir.verify_nest import verify_nest
 from modelc.policy import Policy
-from modelc.space.check import check_knobs, check_scratch, check_unrolled, derived_by
+from modelc.space.check import check_knobs, check_sizes, derived_by
 from modelc.space.construct import Constructed, constructed
-from modelc.space.nest.build import nest_of
+from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import rules
 from modelc.space.rules.rule import Rule
 from modelc.space.sketch import Sketch
@@ -48,9 +48,8 @@ def accepted(task: Task, candidate: Candidate, target: Target, verify: bool = Tr
     InvalidIR where its Nest breaks a constraint; of what its Nest touches, only if that is to `verify`."""
     derived = derived_by(task, candidate.stages)
     check_knobs(derived, candidate)
-    nest = nest_of(derived, candidate, target.caches[0].line)
-    check_unrolled(nest)
-    check_scratch(nest)
+    nest = build_nest(task, candidate, target.caches[0].line)
+    check_sizes(nest)
     if verify:
         verify_nest(nest, derived)
     return Chosen(candidate, derived, nest)
@@ -60,12 +59,6 @@ def chosen(task: Task, target: Target, policy: Policy = DEFAULT) -> Chosen:
     """The best Candidate that its Nest's verifier accepts. Raises InvalidIR if there is none."""
     schedules = ranked(families(task, target, policy), target)
     return _first_accepted(task, target, schedules, partial(accepted, target=target))
-
-
-def candidates(task: Task, target: Target, policy: Policy = DEFAULT) -> Iterator[Candidate]:
-    """Candidates for `task` on all cores of `target`, the one of least estimated time first; at the end the one that
-    every Task has: a phase for each Block, nothing derived."""
-    return _every(task, target, ranked(families(task, target, policy), target))
 
 
 @dataclass
@@ -79,13 +72,8 @@ class _Constructions:
 
 
 @lru_cache(MACHINES)
-def _constructions(target: Target, policy: Policy, known_rules: tuple[Rule, ...]) -> _Constructions:
+def constructions(target: Target, policy: Policy, known_rules: tuple[Rule, ...]) -> _Constructions:
     return _Constructions()
-
-
-def forget_constructions() -> None:
-    """What is constructed from now on is constructed anew."""
-    _constructions.cache_clear()
 
 
 class Schedules:
@@ -94,22 +82,18 @@ class Schedules:
 
     def __init__(self, target: Target, policy: Policy = DEFAULT):
         self.target, self.policy = target, policy
-        made = _constructions(target, policy, tuple(rules().values()))
-        if len(made.families) > MOST_TASKS:
-            made.families, made.first, made.ranked, made.accepted = {}, {}, {}, {}
-        self._families, self._first, self._ranked = made.families, made.first, made.ranked
-        self._accepted = made.accepted
+        if len(constructions(target, policy, tuple(rules().values())).families) > MOST_TASKS:
+            constructions.cache_clear()
+        self.made = constructions(target, policy, tuple(rules().values()))
         self._preferred: dict[str, Constructed] = {}
 
     def optimistic(self, task: Task) -> float:
         """About the least that seconds() can be, in a fraction of its time: from what closed forms take in each Sketch,
         on which construction improves by less than OPTIMISM leaves room for, as a rule."""
-        least = self._first.get(task.hash)
-        if least is None:
-            listed = self.families(task)[0]
-            least = min(float(s.estimate(s.start()[None, :], self.target.cores)[0]) for s in listed)
-            self._first[task.hash] = least
-        return OPTIMISM * least
+        if task.hash not in self.made.first:
+            starts = (s.estimate(s.start()[None, :], self.target.cores)[0] for s in self.families(task)[0])
+            self.made.first[task.hash] = min(map(float, starts))
+        return OPTIMISM * self.made.first[task.hash]
 
     def seconds(self, task: Task) -> float:
         """What the Candidate takes that chosen() tries first, on all cores."""
@@ -124,9 +108,9 @@ class Schedules:
     def accepted(self, task: Task, candidate: Candidate) -> Chosen:
         """accepted() of the canonical `task`: its Nest is verified once in a process, whoever made the Candidate."""
         key = task.hash, candidate.key
-        if key not in self._accepted:
-            self._accepted[key] = accepted(task.canonical(), candidate, self.target)
-        return self._accepted[key]
+        if key not in self.made.accepted:
+            self.made.accepted[key] = accepted(task.canonical(), candidate, self.target)
+        return self.made.accepted[key]
 
     def near(self, task: Task, share: float) -> Iterator[Constructed]:
         """Everything that is constructed for the canonical `task` and not slower than its best by more than a `share`
@@ -160,15 +144,15 @@ class Schedules:
 
     def families(self, task: Task) -> tuple[tuple[Sketch, ...], ...]:
         """families() of the canonical `task`."""
-        if task.hash not in self._families:
-            self._families[task.hash] = families(task.canonical(), self.target, self.policy)
-        return self._families[task.hash]
+        if task.hash not in self.made.families:
+            self.made.families[task.hash] = families(task.canonical(), self.target, self.policy)
+        return self.made.families[task.hash]
 
     def ranked(self, task: Task) -> tuple[Constructed, ...]:
         """ranked() of the canonical `task`."""
-        if task.hash not in self._ranked:
-            self._ranked[task.hash] = ranked(self.families(task), self.target)
-        return self._ranked[task.hash]
+        if task.hash not in self.made.ranked:
+            self.made.ranked[task.hash] = ranked(self.families(task), self.target)
+        return self.made.ranked[task.hash]
 
 
 def _first_accepted(

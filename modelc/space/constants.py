@@ -10,18 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
-from math import prod
 from typing import Any
 
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
-from modelc.ir.expr import DTYPES
 from modelc.ir.graph import Graph
 from modelc.ir.program import Program
 from modelc.space.choose import Schedules
 from modelc.space.construct import Constructed
-from modelc.space.rules.derivation import derive, rules
-from modelc.space.shared_packing import LEAST_BYTES, Constants, Reader, readers_of, seconds_of
+from modelc.space.rules.derivation import rules
+from modelc.space.shared_packing import LEAST_BYTES, Constants, Form, Reader, current, forms_of, readers_of, seconds_of
 
 MOST_GROWTH = 2.0  # of the model's constants, where nobody says a limit
 QUANTIZED_GROWTH = 1.2  # of a quantized model's, which is made to be small
@@ -30,7 +28,8 @@ QUANTIZED_LOST = 0.02  # for the limit of a quantized model, which is made to be
 ALIGNMENT = 64  # of every constant
 ANY_SECONDS = 1e9  # times the best: every schedule that is constructed
 
-Stored = frozenset[tuple[int, str, int]]  # constants by number, the form that each is stored in, and its bytes
+Part = tuple[int, Form, int]  # a constant by number, the form that it is stored in, and its bytes
+Stored = frozenset[Part]
 
 
 @dataclass(frozen=True)
@@ -99,8 +98,9 @@ def kept_within(
     every_byte = model_bytes(programs)
     plain = every_byte - widened
     small = every_byte - sum(map(_aligned, constants.bytes))  # of constants of which nothing is said: as they are
-    own = {key: _own(reader, schedules, given, preferred) for key, reader in readers.items()}
-    taken = {key: stored for key, (stored, _) in own.items()}
+    own = {key: current(reader, schedules, given, preferred) for key, reader in readers.items()}
+    candidates = {key: candidate for key, (candidate, _) in own.items()}
+    taken = {key: _stored(readers[key], candidate) for key, candidate in candidates.items()}
     seconds = {key: seconds for key, (_, seconds) in own.items()}
     growth, lost_at_most = (QUANTIZED_GROWTH, QUANTIZED_LOST) if quantized else (MOST_GROWTH, MOST_LOST)
     most = (limit if limit is not None else int(growth * plain)) - small
@@ -117,7 +117,7 @@ def kept_within(
             if move is None:
                 break
             key, taken[key], changed[key] = move[:3]
-            slower, seconds[key] = move[3], changed[key].seconds
+            slower, seconds[key], candidates[key] = move[3], changed[key].seconds, changed[key].candidate
             for program, calls in readers[key].calls.items():
                 left[program] -= calls * slower
     lost = [
@@ -125,7 +125,6 @@ def kept_within(
         for p in range(len(programs))
     ]
     named = {bound.task.hash: bound.task for program in programs for bound in program.kernels}
-    candidates = dict(_candidates(readers, schedules, given, preferred, changed))
     grown = _growth(named, constants, taken, candidates)
     parts = tuple(seconds / all_ if all_ else 0.0 for seconds, all_ in zip(lost, total, strict=True))
     return Within(plain, small + _bytes(taken.values()), parts, changed, grown)
@@ -141,7 +140,7 @@ def _best_move(
     """The Task and its schedule that lose the fewest seconds for a byte; None where nothing saves any."""
     best: tuple[float, str, Stored, Constructed, float] | None = None
     for key, listed in offers.items():
-        others = set[tuple[int, str, int]]().union(*(stored for other, stored in taken.items() if other != key))
+        others = set[Part]().union(*(stored for other, stored in taken.items() if other != key))
         now = _bytes([taken[key] - others])
         for stored, schedule in listed:
             saved = now - _bytes([stored - others])
@@ -167,39 +166,9 @@ def _offers(reader: Reader, schedules: Schedules, all_of_them: bool) -> Iterator
     yield from best.items()
 
 
-def _own(
-    reader: Reader, schedules: Schedules, given: Mapping[str, Candidate], preferred: Mapping[str, Constructed]
-) -> tuple[Stored, float]:
-    """What a Task stores in the schedule that it gets without a limit, and the seconds of that."""
-    key = reader.task.hash
-    schedule = preferred.get(key, schedules.ranked(reader.task)[0])
-    candidate = given.get(key, schedule.candidate)
-    return _stored(reader, candidate), schedule.seconds
-
-
-def _candidates(
-    readers: Mapping[str, Reader],
-    schedules: Schedules,
-    given: Mapping[str, Candidate],
-    *others: Mapping[str, Constructed],
-) -> Iterator[tuple[str, Candidate]]:
-    for key, reader in readers.items():
-        schedule = next((o[key] for o in reversed(others) if key in o), None) or schedules.ranked(reader.task)[0]
-        yield key, given.get(key, schedule.candidate)
-
-
 def _stored(reader: Reader, candidate: Candidate) -> Stored:
-    derived = derive(reader.task, candidate.stages)
-    rule_of = rules()
-    anew = [str(stage) for stage in candidate.stages if rule_of[stage.rule].constant is not None]
-    parts = set()
-    for name, numbers in reader.reads.items():
-        buffer = derived.buffer(name)
-        layout = candidate.layouts.get(name, buffer.layout)
-        size = _aligned(prod(layout.shape(buffer.shape)) * DTYPES[buffer.dtype].itemsize)
-        changed = anew if buffer.shape != reader.task.buffer(name).shape else []
-        parts |= {(number, f"{layout} {buffer.shape} {changed}", size) for number in numbers}
-    return frozenset(parts)
+    forms = forms_of(reader, candidate)
+    return frozenset((number, form, _aligned(size)) for name, form, size in forms for number in reader.reads[name])
 
 
 def _growth(
@@ -228,7 +197,7 @@ def _plain(stored: Stored, constants: Constants) -> int:
 
 def _bytes(every: Iterable[Stored]) -> int:
     """Of what is stored, each form of a constant once."""
-    return sum(size for _, _, size in set[tuple[int, str, int]]().union(*every))
+    return sum(size for _, _, size in set[Part]().union(*every))
 
 
 def _aligned(size: int) -> int:

@@ -71,7 +71,8 @@ def constructed(sketch: Sketch, cores: int, count: int, seed: int = 0) -> list[C
     if isinstance(sketch, Contraction) and sketch.modelled:
         points = sketch.visited.get((seed,))  # whatever the cores
         if points is None:
-            points = sketch.visited[seed,] = walked(sketch, seed)
+            points = np.unique(sketch.points(walks(sketch.model, seed)), axis=0)
+            sketch.visited[seed,] = points
         seconds = sketch.estimate(points, cores)
         order = np.argsort(seconds, kind="stable")[:count]
         return [Constructed(sketch, points[p], float(seconds[p])) for p in order]
@@ -86,11 +87,6 @@ def constructed(sketch: Sketch, cores: int, count: int, seed: int = 0) -> list[C
     if seconds[order[0]] > seconds[0] * (1 - sketch.doubt):
         order = np.concatenate([[0], order[order != 0]])[:count]
     return [Constructed(sketch, points[p], float(seconds[p])) for p in order]
-
-
-def walked(sketch: Contraction, seed: int) -> Points:
-    """Where Gensor's walks through the tilings of a contraction come by [P x knobs]."""
-    return np.unique(sketch.points(walks(sketch.model, seed)), axis=0)
 
 
 def annealed(sketch: Sketch, cores: int, seed: int) -> Points:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate
+from modelc.ir.expr import DTYPES
 from modelc.ir.program import BoundTask, Program
 from modelc.space.choose import Schedules
 from modelc.space.construct import Constructed
@@ -30,6 +32,7 @@ MOST_SLOWER = 0.25  # of a Task's own seconds: schedules beyond are not looked a
 
 Form = tuple[str, ...]  # what tells one stored form of a constant from another
 Forms = frozenset[tuple[int, Form]]  # of what a Task reads, by the number of the place
+Offers = dict[Forms, tuple[Constructed | None, float]]  # schedules (None: as it is), and how many seconds they lose
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,9 @@ def shared_packing_of(
     constants = Constants()
     readers = readers_of(programs, constants)
     places = _places(readers)
-    own = {key: _own(reader, schedules, given, places[key]) for key, reader in readers.items()}
+    own = {
+        key: _by_place(reader, current(reader, schedules, given, {})[0], places[key]) for key, reader in readers.items()
+    }
     groups = _groups(readers, places, own)
     if not groups:
         return SharedPacking()
@@ -99,7 +104,8 @@ def shared_packing_of(
     taken = dict(own)
     changed: dict[str, Constructed] = {}
     for group in groups:
-        offers = {key: _offers(readers[key], schedules, given, places[key]) for key in group}
+        offers = {key: _offers(readers[key], schedules, places[key]) for key in group if key not in given}
+        offers |= {key: {own[key]: (None, 0.0)} for key in group if key in given}
         chosen = {key: forms for forms, keys in _assigned(readers, group, offers, left) for key in keys}
         stored = {*chosen.values()}
         for key, forms in chosen.items():
@@ -161,38 +167,40 @@ def _places(readers: Mapping[str, Reader]) -> dict[str, dict[str, int]]:
     return {key: {name: root(numbers[0]) for name, numbers in reader.reads.items()} for key, reader in readers.items()}
 
 
-def forms_of(task: Task, derived: Task, candidate: Candidate, places: Mapping[str, int]) -> Forms:
-    """In which forms a Candidate reads the constants; `derived` is the Task after its stages."""
-    rule_of = rules()
+def forms_of(reader: Reader, candidate: Candidate) -> Iterator[tuple[str, Form, int]]:
+    """The constant buffers of a Task, the form in which a Candidate reads each, and its bytes."""
+    rule_of, derived = rules(), derive(reader.task, candidate.stages)
     anew = [str(stage) for stage in candidate.stages if rule_of[stage.rule].constant is not None]
-    forms = []
-    for name, place in places.items():
+    for name in reader.reads:
         buffer = derived.buffer(name)
         layout = candidate.layouts.get(name, buffer.layout)
-        changed = anew if buffer.shape != task.buffer(name).shape else []
-        forms.append((place, (str(layout), str(buffer.shape), *changed)))
-    return frozenset(forms)
+        changed = anew if buffer.shape != reader.task.buffer(name).shape else []
+        size = prod(layout.shape(buffer.shape)) * DTYPES[buffer.dtype].itemsize
+        yield name, (str(layout), str(buffer.shape), *changed), size
 
 
-def _own(reader: Reader, schedules: Schedules, given: Mapping[str, Candidate], places: Mapping[str, int]) -> Forms:
-    """The forms that a Task reads in the schedule that it gets by itself."""
-    candidate = given.get(reader.task.hash)
-    if candidate is None:
-        candidate = schedules.ranked(reader.task)[0].candidate
-    return forms_of(reader.task, derive(reader.task, candidate.stages), candidate, places)
+def current(
+    reader: Reader,
+    schedules: Schedules,
+    given: Mapping[str, Candidate],
+    preferred: Mapping[str, Constructed],
+) -> tuple[Candidate, float]:
+    """The schedule of a Task as things are, and what it takes: a `given` one, a `preferred` one, or its own."""
+    key = reader.task.hash
+    schedule = preferred.get(key, schedules.ranked(reader.task)[0])
+    return given.get(key, schedule.candidate), schedule.seconds
 
 
-def _offers(
-    reader: Reader, schedules: Schedules, given: Mapping[str, Candidate], places: Mapping[str, int]
-) -> dict[Forms, tuple[Constructed | None, float]]:
+def _by_place(reader: Reader, candidate: Candidate, places: Mapping[str, int]) -> Forms:
+    return frozenset((places[name], form) for name, form, _ in forms_of(reader, candidate))
+
+
+def _offers(reader: Reader, schedules: Schedules, places: Mapping[str, int]) -> Offers:
     """The forms that a Task can read: for each the best schedule, and by how many seconds it is slower than the best
     one."""
-    if reader.task.hash in given:
-        return {_own(reader, schedules, given, places): (None, 0.0)}
-    best, offers = schedules.ranked(reader.task)[0], dict[Forms, tuple[Constructed | None, float]]()
+    best, offers = schedules.ranked(reader.task)[0], Offers()
     for schedule in schedules.near(reader.task, MOST_SLOWER):
-        values = schedule.sketch.values(schedule.point)
-        forms = forms_of(reader.task, schedule.sketch.derived(values), schedule.candidate, places)
+        forms = _by_place(reader, schedule.candidate, places)
         offers.setdefault(forms, (schedule, max(0.0, schedule.seconds - best.seconds)))
     return offers
 
@@ -216,7 +224,7 @@ def seconds_of(program: Program, schedules: Schedules) -> float:
 def _assigned(
     readers: Mapping[str, Reader],
     group: Sequence[str],
-    offers: Mapping[str, Mapping[Forms, tuple[Constructed | None, float]]],
+    offers: Mapping[str, Offers],
     left: Sequence[float],
 ) -> Iterator[tuple[Forms, list[str]]]:
     """Forms and the Tasks of a group that read them: always those that the most of the rest can read within the seconds

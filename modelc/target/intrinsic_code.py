@@ -69,36 +69,13 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Bitcast:
-    value: Code
+class Vector:
+    """What an operation makes of vectors; `lanes` are those that a shuffle takes."""
+
+    op: str  # "bitcast", "broadcast", "widen", "shuffle", "add", "sub" or "mul"
+    args: tuple[Code, ...]
     type: VectorType
-
-
-@dataclass(frozen=True)
-class Broadcast:
-    value: Code
-    type: VectorType
-
-
-@dataclass(frozen=True)
-class Widen:
-    value: Code
-    type: VectorType
-
-
-@dataclass(frozen=True)
-class Shuffle:
-    values: tuple[Code, ...]
-    lanes: tuple[int, ...]
-    type: VectorType
-
-
-@dataclass(frozen=True)
-class Binary:
-    op: str  # "add", "sub" or "mul"
-    left: Code
-    right: Code
-    type: VectorType
+    lanes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,7 +84,7 @@ class Number:
     type: VectorType
 
 
-Code = Name | Call | Bitcast | Broadcast | Widen | Shuffle | Binary | Number
+Code = Name | Call | Vector | Number
 _OPERATORS: dict[type, str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul"}
 
 
@@ -124,15 +101,7 @@ def parse_code(text: str, names: Mapping[str, VectorType], permitted: Permitted)
 
 def calls(code: Code) -> tuple[Call, ...]:
     """Every call in `code`."""
-    below: tuple[Code, ...] = ()
-    if isinstance(code, Call):
-        below = code.args
-    elif isinstance(code, Bitcast | Broadcast | Widen):
-        below = (code.value,)
-    elif isinstance(code, Shuffle):
-        below = code.values
-    elif isinstance(code, Binary):
-        below = (code.left, code.right)
+    below = code.args if isinstance(code, Call | Vector) else ()
     own = (code,) if isinstance(code, Call) else ()
     return (*own, *(call for part in below for call in calls(part)))
 
@@ -213,20 +182,20 @@ class _Reader:
         before = _type(value)
         if before.bits != to.bits:
             raise CodeError(f"a bitcast of {before} ({before.bits} bits) to {to} ({to.bits} bits)")
-        return Bitcast(value, to)
+        return Vector("bitcast", (value,), to)
 
     def broadcast(self, value: Code, lanes: int) -> Code:
         element = _type(value)
         if element.lanes != 1 or lanes < 2:
             raise CodeError(f"a broadcast of {element} to {lanes} lanes; one element goes to two or more")
-        return Broadcast(value, VectorType(element.dtype, lanes))
+        return Vector("broadcast", (value,), VectorType(element.dtype, lanes))
 
     def widen(self, to: VectorType, value: Code) -> Code:
         before = _type(value)
         whole = all(DTYPES[t.dtype].kind in "iu" for t in (before, to))
         if not whole or before.lanes != to.lanes or before.bits >= to.bits:
             raise CodeError(f"{before} widened to {to}; whole numbers become as many wider ones")
-        return Widen(value, to)
+        return Vector("widen", (value,), to)
 
     def shuffle(self, values: tuple[Code, ...], node: ast.expr) -> Code:
         lanes = tuple(map(self.lanes, node.elts)) if isinstance(node, ast.List) else ()
@@ -234,7 +203,7 @@ class _Reader:
         whole = sum(_type(value).lanes for value in values)
         if len(types) != 1 or not lanes or max(lanes) >= whole:
             raise CodeError(f"a shuffle takes vectors of one type, then a list of lanes below {whole}")
-        return Shuffle(values, lanes, VectorType(types.pop().dtype, len(lanes)))
+        return Vector("shuffle", values, VectorType(types.pop().dtype, len(lanes)), lanes)
 
     def binary(self, op: str, left: Code, right: Code) -> Code:
         a, b = _type(left), _type(right)
@@ -242,7 +211,7 @@ class _Reader:
             raise CodeError(f"{op} of {a} and {b}")
         if a.dtype in ("float16", "bfloat16", "bool"):
             raise CodeError(f"{op} of {a}; arithmetic is on whole numbers, float32 and float64")
-        return Binary(op, left, right, a)
+        return Vector(op, (left, right), a)
 
     def number(self, type_: VectorType, node: ast.expr) -> Code:
         negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)

@@ -162,7 +162,7 @@ def _known_tiles(architecture: str) -> list[Tiles | None]:
 def _intrinsic(part: Section, tiles: Section | None, file: str | None) -> Intrinsic:
     part.only_keys(_KEYS, required=_KEYS)
     arch = _architecture(part)
-    features = _features(part, arch)
+    features = listed_features(part, arch)
     shapes = _operands(part, tiles is not None)
     semantics = _semantics(part, shapes)
     operands = tuple(
@@ -209,7 +209,8 @@ def _architecture(part: Section) -> Architecture:
     return architectures[name]
 
 
-def _features(part: Section, arch: Architecture) -> tuple[str, ...]:
+def listed_features(part: Section, arch: Architecture) -> tuple[str, ...]:
+    """The features of a target or an intrinsic, by LLVM's names."""
     names = part.sequence("features", f"a list of {arch.name} features")
     features = ", ".join(feature.llvm for feature in arch.features)
     for place, name in enumerate(names):

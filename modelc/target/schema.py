@@ -15,7 +15,7 @@ from modelc.target import strict_yaml
 from modelc.target.cost import CostParameters, cost_parameters
 from modelc.target.family import family_of
 from modelc.target.intrinsic import Intrinsic
-from modelc.target.intrinsics import named_intrinsics, shipped_intrinsics
+from modelc.target.intrinsics import listed_features, named_intrinsics, shipped_intrinsics
 from modelc.target.isa import ARCHITECTURES, Architecture, architecture, implied_features
 from modelc.target.section import WORD, Section, parse_yaml, read_text
 from modelc.target.system import LINUX, MUSL, SYSTEMS, WASI, system_of
@@ -196,14 +196,7 @@ def read_target(path: Path) -> Target:
 def _features(top: Section, arch: Architecture, cpu: str) -> tuple[str, ...]:
     """What is listed, what every Linux of the architecture asks for, and what an x86-64 level implies, in the order of
     `isa`."""
-    features = ", ".join(feature.llvm for feature in arch.features)
-    names = top.sequence("features", f"a list of {arch.name} features")
-    for place, name in enumerate(names):
-        if not isinstance(name, str) or arch.feature(name) is None:
-            raise top.wrong(f"features[{place}]", name, f"a feature of {arch.name}: one of {features}")
-        if name in names[:place]:
-            raise top.wrong(f"features[{place}]", name, "each feature once")
-    has = {*names, *arch.baseline, *implied_features(cpu)}
+    has = {*listed_features(top, arch), *arch.baseline, *implied_features(cpu)}
     return tuple(feature.llvm for feature in arch.features if feature.llvm in has)
 
 

@@ -3,26 +3,23 @@ what was found if that is faster than without, timed as wholes."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from modelc.compile.choices import digest_of
-from modelc.compile.inputs import data_of, divided
+from modelc.compile.inputs import applied, data_of, divided
 from modelc.compile.pipeline import Run
-from modelc.compile.precision import DTYPES
-from modelc.compile.request import Request, default_place, named_target
+from modelc.compile.request import default_place, named_target
 from modelc.compile.stages import Stages
 from modelc.database import Conditions, Database, code_version, database_for
 from modelc.errors import ConfigError, TargetError, blaming
-from modelc.frontend.load.given import UNNAMED, ModelSource, model_file
+from modelc.frontend.load.given import UNNAMED, model_file
 from modelc.ir.block import Task
-from modelc.ir.candidate import Candidate
-from modelc.measure import Cluster, Measurement, Measurer, Setting, Where
+from modelc.measure import Cluster, Measurer, Setting, Where
 from modelc.measure.bench import beside
 from modelc.package import check_place, emulator, find_toolchain, lacking, machine_of
 from modelc.package.toolchain import native_machine
@@ -33,12 +30,12 @@ from modelc.target import Target, load_target
 from modelc.tune.end_to_end import Times, compared
 from modelc.tune.joint import JointSearch
 from modelc.tune.networks import Network
+from modelc.tune.request import TuneRequest
 from modelc.tune.search.explorers import explorer_class
 from modelc.tune.search.objectives import Aim, Objective, Weights
 from modelc.tune.search.resume import Memory
-from modelc.tune.search.standing import Standing
-from modelc.tune.search.tune import Budget, Subject, Tuned
-from modelc.tune.selection import Made, made
+from modelc.tune.search.tune import Budget, Tuned
+from modelc.tune.selection import made
 from modelc.verb import Progress, asked_by
 from modelc.verify.report import Report
 
@@ -96,36 +93,6 @@ class TuneResult:
         }
 
 
-@dataclass(frozen=True)
-class TuneRequest(Request):
-    """What modelc.tune is asked for; it says what each field is."""
-
-    models: ModelSource | Sequence[ModelSource]
-    target: str | Path | Target | None = None
-    budget: str | Budget = "5m"
-    output: str | Path | None = field(default=None, kw_only=True)
-    explorer: str = field(default="evolve", kw_only=True)
-    seed: int = field(default=0, kw_only=True)
-    threads: int = field(default=1, kw_only=True)
-    watch: Callable[[Standing], None] | None = field(default=None, kw_only=True)
-    runner: str = field(default="local", kw_only=True)
-    aim: Aim = field(default=Aim(), kw_only=True)
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """The models' files. Those in memory are put into files before anything is asked for (modelc.tune)."""
-        files = tuple(model for model in self.several if isinstance(model, str | os.PathLike))
-        assert len(files) == len(self.several)
-        return tuple(map(Path, files))
-
-    @property
-    def several(self) -> tuple[ModelSource, ...]:
-        """The models as they were given, which may be one."""
-        if isinstance(self.models, Sequence) and not isinstance(self.models, str | bytes):
-            return tuple(self.models)
-        return (self.models,)
-
-
 def tune_request(request: TuneRequest) -> tuple[TuneResult, ...]:
     """Tunes models as a TuneRequest says, and gives a result for each. Ctrl-C ends measuring, and what is timed at the
     end, and packages are made of the best so far; a package that tuning does not make faster is the untuned one.
@@ -156,22 +123,21 @@ def _tune(request: TuneRequest, places: Sequence[Path]) -> tuple[TuneResult, ...
     budget = request.budget if isinstance(request.budget, Budget) else Budget.parse(request.budget)
     explorer_class(request.explorer)
     digests = [digest_of(path) for path in models]
-    objective = request.aim.of([path.stem for path in models])
+    objective = (request.aim or Aim()).of([path.stem for path in models])
     where = Where.parse(request.runner)
     if request.target is None and where.board is not None:
         raise ConfigError(f"kernels run on {where.text}: name the target that it is by --target")
     target = named_target(request.target) or load_target("native")
     check_tunable(target, where)
     settings = request.settings()
-    if settings.policy.precision in ("bf16", "f16"):
-        require(target, DTYPES[settings.policy.precision])
+    require(target, settings.policy.precision)
     runs = []
-    each = zip(models, digests, divided(request.flags, models), data_of(request.inputs, models), strict=True)
-    for path, digest, flags, feed in each:
+    each = zip(models, digests, divided(request.fixed, models), data_of(request.inputs, models), strict=True)
+    for path, digest, fixed, feed in each:
         with blaming(f"model {path}"):
-            steering = flags.over(settings.inputs).applied(path, feed)
+            steering = applied(fixed.over(settings.inputs), path, feed)
         stages = Stages(progress=_naming(request.say, path.stem) if len(models) > 1 else request.say)
-        asked_for = (path, digest, target, flags.kept(settings), steering.shapes)
+        asked_for = (path, digest, target, fixed.kept(settings), steering.shapes)
         runs.append(Run(*asked_for, constants=steering.constants, inputs=feed, stages=stages))
     for place in places:
         check_place(place)
@@ -199,25 +165,14 @@ def _is_target(target: Target, where: Where) -> bool:
 
 def check_tunable(target: Target, where: Where) -> None:
     """Raises TargetError where kernels for a target are not measured there, or packages not verified here."""
-    if where.here:
-        _check_machine(target)
-    _check_features(target, where)
-
-
-def _check_machine(target: Target) -> None:
-    """Raises TargetError where this machine is another than `target`."""
-    if machine_of(target.triple) != native_machine():
+    native = machine_of(target.triple) == native_machine()
+    if where.here and not native:
         raise TargetError(
             f"the target {target.name} is {target.triple}: tuning measures, and this machine cannot; say through "
             "which --runner"
         )
-
-
-def _check_features(target: Target, where: Where) -> None:
-    """Raises TargetError where this machine could not even verify what is tuned for one of its kind."""
-    if machine_of(target.triple) != native_machine() or not (missing := lacking(target.features)):
-        return
-    if where.here or not emulator(target.triple, target.features):
+    missing = lacking(target.features) if native else []
+    if missing and (where.here or not emulator(target.triple, target.features)):
         why = "measures" if where.here else "ends with verifying the package here"
         raise TargetError(
             f"the target {target.name} has features that this machine lacks ({', '.join(missing[:5])}): tuning {why}, "
@@ -257,7 +212,7 @@ def _tuned(
     )
     joint.prepare()
     with _measurer(run, where, request) as measurer, beside(measurer.measuring):
-        search, leading = joint.run(Measuring(measurer))
+        search, leading = joint.run(measurer)
     notes = [joint.learned.says] if explorer_class(request.explorer).learns else []
     if search.trouble:
         notes.append(f"measuring has ended early, and the package is made of what was measured: {search.trouble}")
@@ -267,9 +222,21 @@ def _tuned(
         with blaming(f"model {network.run.model}"):
             package = made(network, alternative, search.subjects, known_to_compile, threads, timed)
         timed = timed and not package.interrupted
-        every = (*notes, *joint.alternatives[number].notes, *package.notes)
         results.append(
-            _result(network, replace(package, notes=every), search.of(number), database, joint.earlier_records)
+            TuneResult(
+                model=network.name,
+                path=network.output,
+                tuned=package.changed > 0 or bool(package.alternative),
+                changed=package.changed,
+                tasks=len(network.compiled),
+                search=search.of(number),
+                times=package.times,
+                report=package.report,
+                alternative=package.alternative,
+                database=None if database is None else database.path,
+                earlier_records=joint.earlier_records,
+                notes=(*notes, *joint.alternatives[number].notes, *package.notes),
+            )
         )
     return results
 
@@ -281,47 +248,11 @@ def _beside_ort(network: Network, threads: int) -> float:
     return times.ort_ms / times.untuned_ms
 
 
-def _result(
-    network: Network, package: Made, search: Tuned, database: Database | None, earlier_records: int
-) -> TuneResult:
-    return TuneResult(
-        model=network.name,
-        path=network.output,
-        tuned=package.changed > 0 or bool(package.alternative),
-        changed=package.changed,
-        tasks=len(network.compiled),
-        search=search,
-        times=package.times,
-        report=package.report,
-        alternative=package.alternative,
-        database=None if database is None else database.path,
-        earlier_records=earlier_records,
-        notes=package.notes,
-    )
-
-
 def _measurer(run: Run, where: Where, request: TuneRequest) -> Measurer | Cluster:
     setting, say = Setting(request.threads, run.config.flush_denormals, request.seed), partial(request.say, "board")
     if where.cluster:
         return Cluster(run.target, where.cluster, code_version, setting, say=say)
     return Measurer(run.target, setting, where=where, say=say)
-
-
-class Measuring:
-    """A Measurer, or a Cluster, as rounds of measurements ask for it: constants are as cold as a Subject says."""
-
-    def __init__(self, measurer: Measurer | Cluster) -> None:
-        self.measurer: Any = measurer
-        self.ahead = measurer.lead
-
-    def submit(self, subject: Subject, candidate: Candidate, verify: bool) -> int:
-        measured = self.measurer.subject(subject.task, subject.cold_bytes)
-        number: int = self.measurer.submit(measured, candidate, verify=verify)
-        return number
-
-    def result(self) -> tuple[int, Measurement]:
-        measured: tuple[int, Measurement] = next(self.measurer.results())
-        return measured
 
 
 @asked_by(TuneRequest)
@@ -332,33 +263,6 @@ def tune(request: TuneRequest) -> tuple[TuneResult, ...]:
     so many threads is not measured again: the same call again goes on. Ctrl-C ends measuring, and packages are made of
     the best so far. The tuned package is timed beside the untuned one, and the faster is written. What precision auto
     keeps in float32 is decided before anything is measured.
-
-    Args:
-        models: A path, the bytes of an ONNX file, an onnx.ModelProto, or several of these: they share one budget, Tasks
-            that they have in common are tuned once, and of what is said of inputs each takes what names its own.
-        target: As of modelc.compile; with a `runner` that is a board it has to be named.
-        budget: What measuring may take: a time, "90s", "5m", "2h", or a number of measurements, "2000".
-        shapes: As of modelc.compile.
-        dims: Likewise.
-        constants: Likewise.
-        inputs: Likewise.
-        states: Likewise.
-        pad_dims: Likewise.
-        pad_values: Likewise.
-        bounds: Likewise.
-        config: Likewise.
-        precision: Likewise.
-        database: Likewise.
-        progress: Likewise.
-        output: Where the package goes, or of several models the folder of their packages MODEL.modelc, which is made
-            where there is none. Default: MODEL.modelc in the working folder.
-        explorer: What proposes schedules: evolve, ppo, random or construct (docs/tune.md).
-        seed: Determines what is proposed.
-        threads: On how many threads kernels run.
-        watch: Is told how tuning stands after each round, `watch(standing)`; an exception from it ends the call.
-        runner: Where kernels run: local; a board, ssh://USER@HOST:PORT/FOLDER; a Dask cluster, dask://HOST:PORT; or a
-            command to which a program's path is appended, such as an emulator.
-        aim: What is to become small, an Aim of modelc.tune.search.objectives. Default: the sum of all models' times.
 
     Returns:
         A TuneResult for each model: its package, the times before and after in milliseconds, what was measured.

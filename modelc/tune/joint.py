@@ -12,11 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-
 from modelc.space.sketch import Floats
 from modelc.tune.alternatives import Alternative, Alternatives
-from modelc.tune.networks import Network, Subjects, Tasks
+from modelc.tune.networks import Network, Subjects
 from modelc.tune.search.cross import Cross
 from modelc.tune.search.learned import LearnedCost
 from modelc.tune.search.objectives import Objective, Weights
@@ -24,7 +22,7 @@ from modelc.tune.search.population import Space
 from modelc.tune.search.resume import Memory
 from modelc.tune.search.scheduler import Scheduler
 from modelc.tune.search.standing import Standing, Watch
-from modelc.tune.search.tune import BATCH, Budget, Measure, Moment, Subject, Tuned, tune_tasks
+from modelc.tune.search.tune import BATCH, Budget, Measure, Moment, Search, Subject, Tuned
 from modelc.verb import Progress
 
 CROSSED = 8  # Candidates of a round of the joint stage
@@ -55,7 +53,7 @@ class JointSearch:
         self.alternatives = [Alternatives(network.run, network.base) for network in self.networks]
         self.share = self.networks[0].run.config.tune.joint
         self.search = Tuned.prepared(0.0)
-        self._watch: Watch | None = None
+        self._standing = Watch(self.budget, [network.name for network in self.networks], self.beside_ort)
         self._begun: set[str] = set()
 
     def prepare(self) -> None:
@@ -81,7 +79,7 @@ class JointSearch:
             )
         self.tasks = tasks
         kind = Cross if len(tasks.alternatives) > len(self.networks) else Scheduler
-        self.scheduler: Scheduler = kind(tasks.work, self._objective(tasks), seed=self.seed)
+        self.scheduler = tasks.scheduler(self.objective, kind, self.seed)
         self._recall()
         count = len(tasks.alternatives) - len(self.networks)
         more = f", {count} alternatives" if count else ""
@@ -107,23 +105,18 @@ class JointSearch:
         return search.then(loops), self._leading()
 
     def _stage(self, stage: str, measure: Measure, budget: Budget, batch: int, before: Tuned) -> Tuned:
-        tasks = self.tasks
-        models = [network.name for network in self.networks]
-        says = [alternative.says for alternative in tasks.alternatives]
-        watch = Watch(
-            tasks.subjects, tasks.names, self.scheduler, self.budget, models, self.beside_ort, says, stage, self._watch
-        )
-        self._watch = watch
+        subjects, scheduler = self.tasks.subjects, self.scheduler
+        alternatives = [alternative.says for alternative in self.tasks.alternatives]
+        self._standing.begin(subjects)
 
         def follow(moment: Moment, subject: Subject) -> None:
             predicted = f"{1e3 * moment.predicted:.3f} ms predicted"
             self.say("tune", f"{moment.seconds:.0f} s, {moment.trials} measured, {predicted}")
             if self.watch is not None:
-                self.watch(watch.after(moment, subject))
+                self.watch(self._standing.after(moment, subject, subjects, scheduler, alternatives, stage))
 
-        return tune_tasks(
-            tasks.subjects, self.scheduler, measure, budget, self.memory, follow, batch, before, stage == "loops"
-        )
+        search = Search(subjects, scheduler, measure, budget, self.memory, follow, batch, before)
+        return search.run(last=stage == "loops")
 
     def _combine(self) -> None:
         """From here on, of each network: what there is without tuning, the fastest alternatives, and the one that
@@ -150,14 +143,11 @@ class JointSearch:
             kept.append(rows)
         histories = dict(zip((s.key for s in tasks.subjects), scheduler.histories, strict=True))
         tasks = self.subjects.tasks(kept)
-        scheduler = Scheduler(tasks.work, self._objective(tasks), seed=self.seed)
+        scheduler = tasks.scheduler(self.objective, seed=self.seed)
         for number, subject in enumerate(tasks.subjects):
             scheduler.histories[number] = histories.get(subject.key, [])
         self.tasks, self.scheduler = tasks, scheduler
         self._recall()
-
-    def _objective(self, tasks: Tasks) -> Objective:
-        return self.objective(tasks.weights, np.array([work.seconds for work in tasks.work]))
 
     def _recall(self) -> None:
         """Lets what is new begin where the records of it end."""

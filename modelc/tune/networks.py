@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,19 +11,20 @@ import numpy as np
 
 from modelc.compile.pipeline import Run
 from modelc.compile.programs import Programs
-from modelc.database.record import NO_CONSTANTS, constants_in
+from modelc.database.record import place_of
 from modelc.ir.block import Block, Task
 from modelc.package.spec import PackageSpec
 from modelc.plan.program import Compiled
 from modelc.scratch import TemporaryFolder
 from modelc.space.analysis.work import block_flops
 from modelc.space.cost.roofline import roofline_seconds
+from modelc.space.sketch import Floats
 from modelc.tune.alternatives import Alternative, alternative_of
 from modelc.tune.search.explorers import explorer_class
 from modelc.tune.search.learned import LearnedCost
-from modelc.tune.search.objectives import Weights
+from modelc.tune.search.objectives import Objective, Weights
 from modelc.tune.search.population import Space
-from modelc.tune.search.scheduler import Work
+from modelc.tune.search.scheduler import Scheduler, Work
 from modelc.tune.search.tune import Subject
 
 
@@ -59,20 +60,24 @@ class Network:
 
     def place_of(self, task: Task) -> str:
         """Where the constants of a Task lie, by which measurements are told apart."""
-        return constants_in(self.run.target, self.programs.parameter_bytes) if task.constants else NO_CONSTANTS
+        return place_of(task, self.run.target, self.programs.parameter_bytes)
 
 
 @dataclass(frozen=True)
 class Tasks:
     """The distinct Tasks of the alternatives of several networks in which something is open: those of equal hash whose
-    constants lie in the same memory are one. `weights` say how often each occurs in each of the `alternatives`; `names`
-    are for people, by the Subject's key."""
+    constants lie in the same memory are one. `weights` say how often each occurs in each of the `alternatives`."""
 
     alternatives: tuple[Alternative, ...]
     subjects: tuple[Subject, ...]
-    work: tuple[Work, ...]
     weights: Weights
-    names: Mapping[str, str]
+
+    def scheduler(
+        self, objective: Callable[[Weights, Floats], Objective], kind: type[Scheduler] = Scheduler, seed: int = 0
+    ) -> Scheduler:
+        """What gives out their rounds; the `objective` is made of the seconds that Tasks take without tuning [n]."""
+        work = [subject.work for subject in self.subjects]
+        return kind(work, objective(self.weights, np.array([each.seconds for each in work])), seed=seed)
 
 
 @dataclass
@@ -85,64 +90,55 @@ class Subjects:
     seed: int
     threads: int
     learned: LearnedCost
-    subjects: dict[tuple[str, str], tuple[Subject, Work]] = field(default_factory=dict)  # by hash and place
+    subjects: dict[tuple[str, str], Subject] = field(default_factory=dict)  # by hash and place
     spaces: dict[tuple[str, str], Space] = field(default_factory=dict)  # by the same
-    names: dict[str, str] = field(default_factory=dict)
 
     def tasks(self, alternatives: Sequence[Sequence[Alternative]]) -> Tasks:
         """Of these alternatives of each network, the first of which is what it is without tuning."""
         rows = [(number, alternative) for number, of_network in enumerate(alternatives) for alternative in of_network]
-        where: dict[tuple[str, str], dict[int, int]] = {}  # how often it occurs in each row
-        tasks: dict[str, tuple[Task, Alternative]] = {}
+        counts: dict[tuple[str, str], dict[int, float]] = {}  # how often each Task occurs in each row
+        first: dict[str, Alternative] = {}
         for row, (number, alternative) in enumerate(rows):
             for key, task in alternative.tasks.items():
                 place = self.networks[number].place_of(task)
-                where.setdefault((key, place), {})[row] = alternative.occurrences[key]
-                tasks.setdefault(key, (task, alternative))
-        open_tasks, weights = [], []
-        for (key, place), often in where.items():
-            task, alternative = tasks[key]
+                counts.setdefault((key, place), {})[row] = float(alternative.occurrences[key])
+                first.setdefault(key, alternative)
+        subjects, weights = [], []
+        for (key, place), often in counts.items():
             owners = {rows[row][0] for row in often}
-            each = [float(often.get(row, 0)) for row in range(len(rows))]
-            alike = all(len({each[row] for row in range(len(rows)) if rows[row][0] == owner}) == 1 for owner in owners)
-            if self.space(key, place, task, owners).size < (2 if alike else 1):
+            each = [often.get(row, 0.0) for row in range(len(rows))]
+            differs = len({(owner, count) for (owner, _), count in zip(rows, each, strict=True) if owner in owners})
+            if self.space(place, first[key].tasks[key], owners).size < (2 if differs == len(owners) else 1):
                 continue
-            open_tasks.append(self.subject(key, place, alternative, owners))
+            subjects.append(self.subject(place, key, first[key], owners))
             weights.append(each)
         table = np.array(weights, np.float64).reshape(len(weights), len(rows)).T
-        subjects, work = tuple(s for s, _ in open_tasks), tuple(w for _, w in open_tasks)
-        names = {subject.key: self.names[subject.key] for subject in subjects}
-        return Tasks(
-            tuple(alternative for _, alternative in rows),
-            subjects,
-            work,
-            Weights(table, tuple(n for n, _ in rows)),
-            names,
-        )
+        own = tuple(alternative for _, alternative in rows)
+        return Tasks(own, tuple(subjects), Weights(table, tuple(number for number, _ in rows)))
 
-    def space(self, key: str, place: str, task: Task, owners: Collection[int]) -> Space:
+    def space(self, place: str, task: Task, owners: Collection[int]) -> Space:
         """Of a Task with constants in a place, as its networks `owners` have them there."""
-        if (key, place) not in self.spaces:
+        if (task.hash, place) not in self.spaces:
             run = self.networks[min(owners)].run
             listed = run.schedules.families(task)
-            self.spaces[key, place] = Space(task, run.estimating, run.config.policy, self.threads, listed)
-        return self.spaces[key, place]
+            self.spaces[task.hash, place] = Space(task, run.estimating, run.config.policy, self.threads, listed)
+        return self.spaces[task.hash, place]
 
-    def subject(self, key: str, place: str, alternative: Alternative, owners: Collection[int]) -> tuple[Subject, Work]:
+    def subject(self, place: str, key: str, alternative: Alternative, owners: Collection[int]) -> Subject:
         """The one Subject of a Task of an alternative, with constants in a place; `owners` are its networks."""
         if (key, place) in self.subjects:
             return self.subjects[key, place]
-        task = alternative.tasks[key]
-        space = self.space(key, place, task, owners)
-        name = key if key not in self.names else f"{key} in {place}"
-        cold = max(self.networks[number].programs.parameter_bytes for number in owners)
-        explore = explorer_class(self.explorer)(space, self.seed, self.learned)
-        _, seconds = space.untuned(alternative.untuned[key])
+        task, untuned = alternative.tasks[key], alternative.untuned[key]
+        space = self.space(place, task, owners)
         operations = float(max(1, sum(block_flops(b) for b in task.blocks if isinstance(b, Block))))
         floor = roofline_seconds({task, *(s.task for s in space.sketches)}, space.target, self.threads)
-        work = Work(seconds, operations, tuple(s.name for s in space.sketches), floor)
-        self.names[name] = next(
-            b.task.name for p in alternative.programs.rounded for b in p.kernels if b.task.hash == key
+        self.subjects[key, place] = Subject(
+            key=f"{key} in {place}" if any(key == known for known, _ in self.subjects) else key,
+            task=task,
+            untuned=untuned,
+            explorer=explorer_class(self.explorer)(space, self.seed, self.learned),
+            cold_bytes=max(self.networks[number].programs.parameter_bytes for number in owners),
+            name=next(b.task.name for p in alternative.programs.rounded for b in p.kernels if b.task.hash == key),
+            work=Work(space.untuned(untuned)[1], operations, tuple(s.name for s in space.sketches), floor),
         )
-        self.subjects[key, place] = Subject(name, task, alternative.untuned[key], explore, cold), work
         return self.subjects[key, place]

@@ -8,10 +8,9 @@ kernels/                 every kernel by what it means
 whole.py, reference.py   ONNX Runtime beside the whole
 witness.py, pieces.py    ONNX Runtime beside single kernels, where the whole departs
 beginning.py             where a departure begins that a model amplifies
-compare.py, steps.py     how far two tensors are apart, and whether that is near enough
+compare.py               how far two tensors are apart, and whether that is near enough
 narrow.py                which outputs are computed through 16-bit floats
 verdict.py, report.py    whether a package is right, and what is said of it
-precision.py             which contractions may be bfloat16
 as_used.py, habits.py    the same bits as users run it: unwatched, on any threads, buffers and handles
 engine.py, worker.py     a package, ONNX Runtime or OpenVINO in a process of its own
 bench.py, profile.py     speed side by side; time by kernel

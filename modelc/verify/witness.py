@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.frontend.witness.referee import part_of, refereed
+from modelc.frontend.witness.reference_evaluator import evaluated_by_onnx, part_of
 from modelc.frontend.witness.surgery import Span, change_constants, cut, expose, save
 from modelc.scratch import TemporaryFolder
 from modelc.verify.beginning import Apart
@@ -140,7 +140,7 @@ def _decisions(
         if (moves if explained.theirs is not False else moves_by_little)(piece, explained):
             decisions[piece.name] = MOVING
             continue
-        decision = piece.decided(explained, refereed(path, piece.name, fed))
+        decision = piece.decided(explained, evaluated_by_onnx(path, piece.name, fed))
         decisions[piece.name] = MOVING if decision == SILENT and moves(piece, explained) else decision
     return decisions
 

@@ -121,7 +121,7 @@ class Planted:
     def subject(self, task: Task, cold_bytes: int) -> Task:
         return task
 
-    def submit(self, task: Task, candidate: Candidate, verify: bool) -> int:
+    def submit(self, task: Task, candidate: Candidate, *, verify: bool) -> int:
         self.numbers += 1
         self.waiting.append((self.numbers, task, candidate))
         self.tasks[task.hash] = task

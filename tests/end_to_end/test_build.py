@@ -123,7 +123,7 @@ def test_the_second_time_all_are_kept_and_what_was_damaged_is_made_good(
 ) -> None:
     """No process is started for it, and no model is looked into."""
     monkeypatch.setattr("modelc.build.command.Crew", None)
-    monkeypatch.setattr("modelc.build.look._inspected", None)
+    monkeypatch.setattr("modelc.build.look._sentences", None)
     before = contents(copied / "out")
     library = copied / f"out/sum.{TARGET}.f32.modelc/params.bin"
     library.write_bytes(library.read_bytes()[::-1])  # of the same size

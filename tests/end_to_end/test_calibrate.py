@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -32,8 +33,7 @@ from modelc.frontend.quantize.recipe import Recipe
 from modelc.frontend.quantize.write import quantized
 from modelc.package import run_emulated
 from modelc.passes.machine import multiplied
-from modelc.quantize import asymmetric
-from modelc.quantize.calibration import Calibration
+from modelc.quantize import trials
 from modelc.quantize.command import calibrated
 from modelc.quantize.samples import read_samples
 from modelc.target import load_target
@@ -157,8 +157,8 @@ def test_what_costs_too_much_is_given_back(folder: Path, tmp_path: Path, activat
     """One channel between two layers has numbers so large that one scale leaves nothing of the others. It is scaled
     where what is between allows that; elsewhere the layer stays in float32 on a machine that has no float16."""
     model = digits.classifier(tmp_path / "m.onnx", 3000.0, activation)
-    samples = Calibration(folder / "samples.npz", max_drop=0.02)
-    recipe = calibrated(CompileRequest(model, without_halves(tmp_path), precision="int8"), samples)
+    calibration = {"calibrate": folder / "samples.npz", "max_drop": 0.02}
+    recipe = calibrated(CompileRequest(model, without_halves(tmp_path), precision="int8", **calibration))
     layers = {layer.name: layer for layer in recipe.layers}
     assert layers["third"].dtype == "int8" and recipe.summary["drop"] <= 0.02
     if activation == "Relu":
@@ -175,12 +175,12 @@ def test_weights_of_one_sign_are_asymmetric(tmp_path: Path, monkeypatch: pytest.
     model, samples = one_sided.one_sided(tmp_path / "m.onnx"), tmp_path / "samples.npz"
     np.savez(samples, x=one_sided.samples(16))
     board = without_halves(tmp_path)
-    request = CompileRequest(model, board, precision="int8")
-    every = calibrated(request, Calibration(samples, max_drop=1))
+    request = CompileRequest(model, board, precision="int8", calibrate=samples, max_drop=1)
+    every = calibrated(request)
     assert every.narrow == {*one_sided.LAYERS} and not every.asymmetric and every.summary["drop"] > 0.028
     with monkeypatch.context() as without:
-        without.setattr(asymmetric, "WORTH", 0)
-        before = calibrated(request, Calibration(samples, max_drop=0.022))
+        without.setattr(trials, "WORTH", 0)
+        before = calibrated(replace(request, max_drop=0.022))
     assert before.narrow == {"first", "third"}
 
     arguments = ["compile", model, "--target", board, "-o", tmp_path / "p.modelc", "--no-database", "--no-bench"]
@@ -361,6 +361,7 @@ def test_a_metric_may_be_a_function(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_target_without_products_of_bytes_says_so(folder: Path) -> None:
-    request = CompileRequest(folder / "m.onnx", "riscv64-v", precision="int8")
+    samples = folder / "samples.npz"
+    request = CompileRequest(folder / "m.onnx", "riscv64-v", precision="int8", calibrate=samples)
     with pytest.raises(ConfigError, match="has no instruction that multiplies bytes"):
-        calibrated(request, Calibration(folder / "samples.npz"))
+        calibrated(request)

@@ -18,14 +18,13 @@ import modelc
 from modelc.compile.request import CompileRequest
 from modelc.compile.result import CompileResult
 from modelc.frontend.quantize.floats import float_model
-from modelc.frontend.quantize.halves import terms, write_rounded
 from modelc.frontend.quantize.layers import layers_of
 from modelc.frontend.quantize.recipe import LayerChoice, Recipe
+from modelc.frontend.quantize.write import terms, write_rounded
 from modelc.package import run_emulated
-from modelc.partition.half_sums import relative_error
-from modelc.quantize.calibration import Calibration
+from modelc.partition.narrow_products import relative_error
 from modelc.quantize.command import compile_calibrated
-from modelc.quantize.halves import Halves, halves_of
+from modelc.quantize.trials import Halves, Trials
 from modelc.target import load_target
 
 BOARD = "cortex-a76"
@@ -44,8 +43,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def result(folder: Path) -> CompileResult:
     emulator_of(load_target(BOARD))
     flags = {"precision": "int8", "database": False, "emit_onnx": folder / "q.onnx"}
+    flags |= {"calibrate": folder / "samples.npz", "max_drop": 0.02}
     request = CompileRequest(folder / "m.onnx", BOARD, folder / "p.modelc", **flags)
-    return compile_calibrated(request, Calibration(folder / "samples.npz", max_drop=0.02))
+    return compile_calibrated(request)
 
 
 def test_what_bytes_cost_too_much_is_float16(result: CompileResult) -> None:
@@ -123,7 +123,7 @@ def fitting(model: Path, folder: Path) -> Halves:
     layers = layers_of(floats)
     stored = {layer.name: frozenset({layer.x, layer.y}) for layer in layers}
     samples = [{"x": images} for images in digits.batches(2, 2)["x"]]
-    return halves_of(floats, layers, stored, samples, folder, 1, lambda said: None)
+    return Trials(floats, layers, 127, samples, folder, 1, lambda said: None).halves(stored)
 
 
 def scaled(path: Path, folder: Path, name: str, factor: float) -> Path:

@@ -75,7 +75,7 @@ def test_what_the_page_shows_can_be_read() -> None:
     (shown,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     matrix = parse_matrix(yaml.safe_load(shown), Path("modelc.yaml"))
     cells, text = cells_of(matrix), matrix.models[1]
-    assert len(cells) == 7 and text.gates.params == 30_000_000 and text.form["max_params"] == "1.5x"
+    assert len(cells) == 7 and text.gates.params == 30_000_000 and text.options["max_params"] == "1.5x"
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import tempfile
 import time
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +24,8 @@ from repository import ROOT
 
 import modelc
 from modelc.cli import VERBS, main
-from modelc.cli.fixing import constant_values, dim_sizes, shape_sets
+from modelc.compile.options import shape_texts
+from modelc.compile.request import Request
 
 
 @pytest.fixture
@@ -189,16 +191,17 @@ def test_a_model_in_place_of_a_package_is_told_how_the_verb_is_called(cli, argum
 
 
 def test_flags_become_numbers() -> None:
-    assert dim_sizes(("h=16", "a=b=1|2|1")) == {"h": (16,), "a=b": (1, 2)}
+    read = {row.name: row.metadata["option"].read for row in fields(Request)}
+    assert read["dims"](("h=16", "a=b=1|2|1")) == {"h": (16,), "a=b": (1, 2)}
     given = ("a=16000", "b=true", "c=1,-2,+3", "d=0.25,1", "e=-1e-3", "f=x/y=z.npy", "g=inf", "h=007")
     wanted = {"a": 16000, "b": True, "c": [1, -2, 3], "d": [0.25, 1], "e": -1e-3, "f": "x/y=z.npy", "g": np.inf, "h": 7}
-    found = constant_values(given)
+    found = read["constants"](given)
     assert found == wanted and [type(x) for x in found.values()] == [type(x) for x in wanted.values()]
 
 
 def test_a_name_given_again_begins_another_set_of_shapes() -> None:
-    assert shape_sets(("a=1,2", "b=3", "a=4,5", "b=6")) == [{"a": (1, 2), "b": (3,)}, {"a": (4, 5), "b": (6,)}]
-    assert shape_sets(("a=",)) == [{"a": ()}]
+    assert shape_texts(("a=1,2", "b=3", "a=4,5", "b=6")) == ({"a": (1, 2), "b": (3,)}, {"a": (4, 5), "b": (6,)})
+    assert shape_texts(("a=",)) == ({"a": ()},)
 
 
 # --- the other verbs ----------------------------------------------------------------------------------------------

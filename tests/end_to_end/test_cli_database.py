@@ -98,7 +98,7 @@ def whole(**changes: object) -> str:
 
 LINES = {
     "a whole's network": (whole(network="../x"), "line 2 is no whole: network is '../x'"),
-    "what a whole took": (whole(taken={TASK.hash: "x"}), "line 2 is no whole: taken is no mapping"),
+    "what a whole took": (whole(taken={TASK.hash: "x"}), "line 2 is no whole: taken is {"),
     "a whole's time": (whole(tuned_seconds=0), "line 2 is no whole: tuned_seconds is 0"),
     "a whole's fields": (whole(more=1), "line 2 is no whole: a whole has network"),
     "nothing": ("", "holds no records: its first line"),
@@ -121,17 +121,19 @@ LINES = {
     "threads": (lines(threads=0), "threads is 0"),
     "many threads": (lines(threads=1e9), "threads is 1000000000.0"),
     "when": (lines(measured_at=float("nan")), "measured_at is nan"),
-    "seconds": (lines(measurement__seconds=0), "seconds of a measurement is 0"),
-    "noise": (lines(measurement__noise=float("inf")), "noise of a measurement is inf"),
-    "repeats": (lines(measurement__repeats=1.5), "repeats of a measurement is of another type"),
+    "seconds": (lines(measurement__seconds=0), "seconds is 0; expected a number above 0"),
+    "noise": (lines(measurement__noise=float("inf")), "noise is inf"),
+    "repeats": (lines(measurement__repeats=1.5), "repeats is 1.5; expected a whole number"),
     "outcome": (lines(measurement__outcome="fine"), "outcomes"),
-    "message": (lines(measurement__message="x" * 20_000), "message is no text of at most"),
+    "a number": (lines(measurement__seconds="1"), "seconds is '1'; expected a number"),
+    "a measurement": (lines(measurement={"outcome": "ok"}), "a measurement has outcome"),
+    "message": (lines(measurement__message="x" * 20_000), "expected a text of at most"),
     "key": (lines(key="0" * 32), f"and {'0' * 32} is said"),
     "candidate": (lines(candidate={"blocks": {}}), "candidate.schema.json"),
     "layouts": (lines(candidate__layouts={"b1": "split(0)" * 9}), "layouts.b1"),
     "stages": (lines(candidate__stages=[{"rule": [1]}]), "candidate.schema.json"),
     "knobs": (lines(knobs={"a": [1]}), "knobs"),
-    "untuned": (lines(untuned=1), "untuned is neither"),
+    "untuned": (lines(untuned=1), "untuned is 1; expected true or false"),
 }
 
 

@@ -22,8 +22,8 @@ from repository import ROOT
 
 import modelc
 from modelc.cli import VERBS, main
-from modelc.cli.fixing import shape_sets
 from modelc.compile.arrays import read_npz
+from modelc.compile.options import shape_texts
 from modelc.errors import InputError
 from modelc.quantize.samples import read_samples
 from modelc.verify.engine import Engine, EngineError
@@ -89,7 +89,7 @@ def test_absurd_shapes_are_refused(cli, text) -> None:
 
 
 def test_odd_shapes_are_read() -> None:
-    assert shape_sets(("a=b=1,0", "x=")) == [{"a=b": (1, 0), "x": ()}]
+    assert shape_texts(("a=b=1,0", "x=")) == ({"a=b": (1, 0), "x": ()},)
 
 
 # --- names --------------------------------------------------------------------------------------------------------

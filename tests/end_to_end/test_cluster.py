@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,9 @@ from three_ways import host_target, started
 from modelc.cli import main
 from modelc.database import Database, code_version
 from modelc.errors import ConfigError, MeasureError, Unmeasurable
-from modelc.measure import Cluster, Where, cluster, dask_client
+from modelc.ir.block import Task
+from modelc.ir.candidate import Candidate
+from modelc.measure import Cluster, Measurement, Where, cluster, dask_client
 from modelc.target import Target, load_target
 from modelc.tune import command
 
@@ -64,6 +66,12 @@ def test_a_killed_worker_loses_nothing(processes: Processes, tmp_path: Path, mon
     assert len({one.measurement.reference for one in records}) == 1, "all were measured by turns with the same one"
 
 
+def measured(found: Cluster, task: Task, candidates: Sequence[Candidate]) -> list[Measurement]:
+    numbers = [found.submit(found.subject(task, 1 << 18), candidate) for candidate in candidates]
+    measurements = dict(found.results())
+    return [measurements[number] for number in numbers]
+
+
 def version_of_today(target: Target) -> str:
     """Another one in each process."""
     return f"of process {os.getpid()}"
@@ -96,12 +104,12 @@ def test_what_a_cluster_lacks_is_a_sentence(processes: Processes, monkeypatch: p
     monkeypatch.setattr(cluster, "WAITED", 0.5)
     with used(say=said.append) as found:
         for task in (CONV, TASKS["softmax"], TASKS["opaque"]):
-            some = found.measure(found.subject(task, 1 << 18), [started(task, target)] * 3)
+            some = measured(found, task, [started(task, target)] * 3)
             assert all(one.ok and one.seconds > 0 for one in some), some
             assert some[0].relative == 1 and all(1e-3 < one.relative < 1e3 for one in some)
         worker.kill()
         with pytest.raises(Unmeasurable, match=r"nobody at tcp://.* has board-.* since 0.5 s"):
-            found.measure(found.subject(CONV, 1 << 18), several(2))
+            measured(found, CONV, several(2))
         assert "no worker measures" in said[0]
         monkeypatch.setattr(dask_client, "CONNECTING", 0.5)
         processes.all[0].kill()

@@ -12,13 +12,14 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from control_models import INFO, B, F, agree, body, branching, node, saved
+from graph_texts import parse_graph
 from library_of import library_of
+from program_runs import run_program
 
 import modelc
 from modelc.errors import InputError, ModelError, PackageError
 from modelc.frontend.onnx import import_model, unsupported
-from modelc.ir.graph_text import parse_graph, show_graph
-from modelc.ir.program import run_program
+from modelc.ir.graph_text import show_graph
 from modelc.layout.program import partition
 from modelc.ops import MEANINGS, evaluate_graph
 from modelc.package import TensorInfo, read_package
@@ -136,7 +137,7 @@ def test_flags_are_drawn_in_every_combination_and_trip_counts_from_none() -> Non
         "the then_branch of If 'g'",
         "the else_branch of If 'g'",
     ]
-    loop = Repeat("l", 0, 6, -1, at[2], None, Argument("arena"), None, (), ())
+    loop = Repeat(name="l", first=0, end=6, limit=-1, count=at[2], number=Argument("arena"), carried=(), moving=())
     plan = replace(plan, control=(loop,))
     assert {int(deciding(plan, k)["n"]) for k in range(least_samples(plan))} == {0, 1, 2}
     assert not_run(plan, [0] * 6) == ["the body of Loop 'l'"] and not not_run(plan, [0] * 5 + [1])

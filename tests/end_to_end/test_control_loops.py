@@ -10,13 +10,14 @@ import onnx
 import onnxruntime as ort
 import pytest
 from control_models import INFO, B, F, I, agree, body, node, saved
+from graph_texts import parse_graph
 from onnx import helper
+from program_runs import run_program
 
 import modelc
 from modelc.errors import ModelError
 from modelc.frontend.onnx import import_model, unsupported
-from modelc.ir.graph_text import parse_graph, show_graph
-from modelc.ir.program import run_program
+from modelc.ir.graph_text import show_graph
 from modelc.layout.program import partition
 from modelc.ops import MEANINGS, evaluate_graph
 from modelc.package import read_package

@@ -102,6 +102,7 @@ FORMS: dict[str, list[dict[str, Any]]] = {
 }
 
 
+ONE_OPERAND = {operator.name for operator in UNARY}
 NEWER = {"BitCast"}  # than OPSET: test_narrow.py
 
 
@@ -116,7 +117,7 @@ def cases(dtype: str) -> Iterator[Case]:
             operands = [("a", "one", "three"), ("a", "three", "one"), ("a", "one", "")]
         elif name == "CastLike":
             operands = [("a", "condition")]
-        elif name in UNARY or name == "Cast":
+        elif name in ONE_OPERAND or name == "Cast":
             operands = [("a",)]
         elif name == "Pow" and dtype in FLOATS:
             operands += [("a", exponent) for exponent in ("half", "three", "minus")]

@@ -15,7 +15,7 @@ from tiny_package import skip_without_tools
 import modelc
 from modelc.cli import main
 from modelc.errors import ConfigError
-from modelc.frontend.quantize.four_bits import in_four_bits
+from modelc.frontend.quantize.weights import in_four_bits
 from modelc.package import read_package
 
 TARGET = "x86-64-v3"

@@ -10,13 +10,13 @@ import small_model as small
 from hypothesis import given
 from hypothesis import strategies as st
 from lifetimes import LIVES
+from nest_texts import parse_nest
 from onnx import helper
 from tiny_package import NATIVE_TRIPLE, skip_without_tools
 
 import modelc
 from modelc.codegen.lower.in_place import in_place
 from modelc.compile.config import load_config
-from modelc.ir.text import parse_nest
 from modelc.package import read_package
 from modelc.plan.program import Lifetime, plan_memory
 

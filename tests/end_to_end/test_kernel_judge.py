@@ -38,9 +38,9 @@ from modelc.verify.kernels.calls import looked_at, rows_of, uses_by_step
 from modelc.verify.kernels.demand import LAST, Definitions, Evaluator
 from modelc.verify.kernels.inverse import CannotSay
 from modelc.verify.kernels.meaning import Imported
+from modelc.verify.kernels.memory import ExpectedMemory
 from modelc.verify.kernels.rounding import Analysis, Rounded, exact
 from modelc.verify.kernels.samples import EFFORTS, chosen, edges, telling
-from modelc.verify.kernels.shadow import Shadow
 from modelc.verify.verdict import verify_outputs
 
 # --- rounding -----------------------------------------------------------------------------------------------------
@@ -395,7 +395,7 @@ def test_a_kernel_that_reads_what_nobody_wrote_there_is_found(tmp_path: Path) ->
 
 @settings(max_examples=30, deadline=None)
 @given(st.data())
-def test_a_shadow_knows_what_was_written_to_the_parts_of_a_root(data: st.DataObject) -> None:
+def test_expected_memory_knows_what_was_written_to_the_parts_of_a_root(data: st.DataObject) -> None:
     """A concatenation along any dimension, stored in any order of dimensions: read as a whole, and each part again."""
     order = tuple(data.draw(st.permutations(range(3))))
     shape = tuple(data.draw(st.tuples(*[st.integers(1, 4)] * 3)))
@@ -409,21 +409,21 @@ def test_a_shadow_knows_what_was_written_to_the_parts_of_a_root(data: st.DataObj
     second = Placed(
         "second", "float32", second_shape, layout, strides, "whole", shape[axis] * strides[order.index(axis)]
     )
-    memory = rng.standard_normal(whole.elements).astype(np.float32)
+    held = rng.standard_normal(whole.elements).astype(np.float32)
 
     def bytes_of(part: Placed) -> bytes:
-        return memory[part.offset : part.offset + part.elements].tobytes()
+        return held[part.offset : part.offset + part.elements].tobytes()
 
-    shadow = Shadow({part.name: part for part in (whole, first, second)})
-    shadow.write("first", bytes_of(first))
-    assert shadow.holds("first", bytes_of(first)) and shadow.holds("whole", bytes_of(whole))
-    shadow.write("second", bytes_of(second))
-    assert all(shadow.holds(part.name, bytes_of(part)) for part in (whole, first, second))
-    memory[rng.integers(memory.size)] += 1
-    assert not shadow.holds("whole", bytes_of(whole))
-    assert shadow.holds("first", bytes_of(first)) != shadow.holds("second", bytes_of(second))
-    shadow.forget(["whole"])
-    assert shadow.holds("whole", bytes_of(whole))
+    expected = ExpectedMemory({part.name: part for part in (whole, first, second)})
+    expected.write("first", bytes_of(first))
+    assert expected.holds("first", bytes_of(first)) and expected.holds("whole", bytes_of(whole))
+    expected.write("second", bytes_of(second))
+    assert all(expected.holds(part.name, bytes_of(part)) for part in (whole, first, second))
+    held[rng.integers(held.size)] += 1
+    assert not expected.holds("whole", bytes_of(whole))
+    assert expected.holds("first", bytes_of(first)) != expected.holds("second", bytes_of(second))
+    expected.forget(["whole"])
+    assert expected.holds("whole", bytes_of(whole))
 
 
 def test_a_part_of_a_concatenation_that_another_kernel_spoils_is_found(tmp_path: Path) -> None:

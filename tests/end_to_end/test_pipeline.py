@@ -72,7 +72,7 @@ def test_choices_rebuild_the_package_byte_for_byte_without_scheduling(tmp_path, 
         raise AssertionError("something was scheduled")
 
     small.package()
-    kernels.forget_kernels()
+    kernels._compiled.cache_clear()
     monkeypatch.setattr(pipeline.Schedules, "chosen", refuse)
     again = tmp_path / "net.modelc"
     modelc.compile(small.model(), output=again, choices=small.package() / "choices.json")
@@ -179,7 +179,7 @@ def test_an_unknown_stage_is_refused(tmp_path) -> None:
 
 def test_the_number_of_threads_does_not_change_a_byte(tmp_path) -> None:
     small.package()
-    kernels.forget_kernels()
+    kernels._compiled.cache_clear()
     result = modelc.compile(small.model(), output=tmp_path / "p", choices=small.package(), threads=1, verify=False)
     assert result.threads == 1 and result.report is None
     assert digests(tmp_path / "p")["libnet.so"] == digests(small.package())["libnet.so"]

@@ -14,30 +14,30 @@ import pytest
 import small_model as small
 from bfloat16_products import DEFAULT, digests, native, products_add_most, strict
 from partition_models import Model
+from program_runs import run_program
 from three_ways import Example, check, host_target, random_inputs, stored_in_bfloat16, task_of
 
 import modelc
 from modelc.codegen.lower.nest import lower_nest
 from modelc.compile import pipeline
 from modelc.compile.choices import read_choices_file
-from modelc.compile.precision import constant_bytes
+from modelc.compile.precision import constant_bytes, kept_in_turn
 from modelc.errors import ConfigError, TargetError, ToolchainError, VerificationError
 from modelc.frontend.onnx import import_model
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import Load, Op
-from modelc.ir.program import Program, run_program
+from modelc.ir.program import Program
 from modelc.ops import MEANINGS
 from modelc.package import read_package
 from modelc.partition.narrow_products import products, require
 from modelc.partition.narrow_task import in_narrow
 from modelc.partition.precision import contracting_tasks, rounded_values, to_narrow, with_roundings
-from modelc.space.analysis.match import match
+from modelc.space.analysis.match import matches
 from modelc.space.choose import chosen
 from modelc.space.nest.build import build_nest
 from modelc.target import Target, load_target
 from modelc.target.intrinsics import shipped_intrinsics
 from modelc.verify.compare import Tolerance, rounded_distance
-from modelc.verify.precision import kept_in_turn
 
 BF16 = ml_dtypes.bfloat16
 
@@ -226,7 +226,7 @@ def test_every_contraction_is_what_the_intrinsics_compute(m, tmp_path) -> None:
         (body,) = block.body
         assert isinstance(body, Op) and all(isinstance(a, Op) and isinstance(a.args[0], Load) for a in body.args)
         buffers = {b.name: b for b in task.buffers}
-        assert all(match(block, buffers, intrinsic, task.constants) is not None for intrinsic in known)
+        assert all(any(matches(block, buffers, intrinsic, task.constants)) for intrinsic in known)
 
 
 @pytest.mark.parametrize(
@@ -309,9 +309,9 @@ def with_bfloat16(target: Target) -> Target:
 
 def test_a_target_whose_intrinsics_are_listed_has_those_alone() -> None:
     able = with_bfloat16(load_target("x86-64-v4"))
-    require(able, "bfloat16")
+    require(able, "bf16")
     with pytest.raises(TargetError, match="it lists none of the intrinsics for it"):
-        require(replace(able, intrinsics=()), "bfloat16")
+        require(replace(able, intrinsics=()), "bf16")
 
 
 def test_auto_stays_float32_where_the_target_cannot(tmp_path) -> None:

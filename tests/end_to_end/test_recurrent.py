@@ -10,13 +10,13 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from program_runs import run_program
 from recurrent_models import GATES, model
 
 import modelc
 from modelc.errors import ModelError
 from modelc.frontend.onnx import import_model
 from modelc.frontend.operators import recurrent
-from modelc.ir.program import run_program
 from modelc.layout.program import partition
 from modelc.ops import MEANINGS, evaluate_graph
 from modelc.passes import run_passes

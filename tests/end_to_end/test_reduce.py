@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from modelc.cli import main
-from modelc.cli.fixing import size_bounds
-from modelc.compile.inputs import Flags
 from modelc.compile.minimise import minimised
 from modelc.compile.reduction import Failure, Reduction, judged, reduce
+from modelc.compile.request import Inputs
 from modelc.errors import ModelError
 from modelc.frontend.onnx import import_model
 from modelc.frontend.steering.flags import Steered
@@ -170,7 +169,7 @@ def test_sizes_from_data_are_bounded_in_every_excerpt(
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "m.onnx")
     whole = Whole(tmp_path / "m.onnx", Steered(({},), {}))
     known = {name: np.int64([1, 2, 3]) for name in whole.values} | {"past": np.int64(0), "n": np.int64(3)}
-    reduction = Reduction(whole, known, ("--threads", "1"), Flags(bounds={"n": 5}, states={"past": "present"}))
+    reduction = Reduction(whole, known, ("--threads", "1"), Inputs(bounds={"n": 5}, states={"past": "present"}))
     found = {kept: reduction.excerpt(kept) for kept in ((0, 1), (1,), (0,), (2,))}
     flags = {kept: one.options[2:] for kept, one in found.items() if one is not None}
     bound, state = ("--bound", "n=5"), ("--state", "past=present")
@@ -183,7 +182,8 @@ def test_sizes_from_data_are_bounded_in_every_excerpt(
 
     def judge(path: Path, inputs: Path, options: Sequence[str], seconds: float) -> Failure | None:
         given = dict(zip(options[::2], options[1::2], strict=True))
-        bounds = size_bounds((given["--bound"],)) if "--bound" in given else {}
+        name, _, most = given.get("--bound", "").partition("=")
+        bounds = {name: int(most)} if name else {}
         try:
             import_model(path, bounds=bounds)
         except ModelError as error:

@@ -16,7 +16,8 @@ from repository import ROOT
 from state_models import STATES, cell
 
 import modelc
-from modelc.compile.inputs import Flags, data_of, divided
+from modelc.compile.inputs import data_of, divided
+from modelc.compile.request import Inputs
 from modelc.errors import ModelError
 from modelc.frontend.onnx import import_model
 from modelc.ir.graph import actual
@@ -129,8 +130,8 @@ def test_a_decoder_with_its_cache_generates_the_tokens_of_onnx_runtime(tmp_path)
 
 def test_tune_keeps_states_and_divides_what_is_said_of_several_models(tmp_path, in_brief) -> None:
     first, second = cell(tmp_path / "a.onnx"), named(tmp_path / "b.onnx")
-    flags = Flags((), {"n": 2, "m": 3}, states={**STATES, "k": "k_next"}, pad_dims=("m",), pad_values={"z": 1.0})
-    one, two = divided(flags, [first, second])
+    fixed = Inputs((), {"n": 2, "m": 3}, states={**STATES, "k": "k_next"}, pad_dims=("m",), pad_values={"z": 1.0})
+    one, two = divided(fixed, [first, second])
     assert (one.dims, one.states, one.pad_dims, one.pad_values) == ({"n": 2}, STATES, (), {})
     assert (two.dims, two.states, two.pad_dims) == ({"m": 3}, {"k": "k_next"}, ("m",)) and two.pad_values == {"z": 1.0}
     x = np.zeros((2, 4), np.float32)

@@ -18,8 +18,7 @@ from modelc.errors import PackageError, ToolchainError
 from modelc.package import Form, emulator, find_toolchain, machine_of, read_package, run_emulated, write_package
 from modelc.package.elf import members
 from modelc.package.foreign import check_foreign, symbols_of
-from modelc.package.header import exported_names
-from modelc.package.loader import module_functions
+from modelc.package.header import exported_names, module_functions
 from modelc.package.memory import memory_of
 
 FOREIGN = {

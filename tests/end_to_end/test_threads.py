@@ -382,7 +382,7 @@ def test_whole_numbers(same_bits, every_step_shared: None, kind: str, target: Ca
 @pytest.mark.parametrize("kind", IN_BFLOAT16)
 def test_bfloat16(same_bits, every_step_shared: None, kind: str) -> None:
     try:
-        require(full(), "bfloat16")
+        require(full(), "bf16")
     except TargetError as error:
         pytest.skip(str(error))
     plan = same_bits(IN_BFLOAT16[kind], bfloat16_wins(), precision="bf16")

@@ -8,14 +8,14 @@ from made_up_machines import MATMULS, Machine, subjects_of
 from three_ways import host_target, task_of
 
 from modelc.errors import ConfigError
+from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.measure import Effort, Measurement, Measurer
-from modelc.tune.command import Measuring
 from modelc.tune.search.explorers import explorer_class
 from modelc.tune.search.objectives import Weights, total
 from modelc.tune.search.population import Individual
 from modelc.tune.search.scheduler import Scheduler, Work
-from modelc.tune.search.tune import Budget, Subject, Tuned, tune_tasks
+from modelc.tune.search.tune import Budget, Search, Subject, Tuned
 
 
 class Kept(list[tuple[Subject, Candidate]]):
@@ -30,7 +30,7 @@ def tuned(machine_noise: float = 0.001, until: int = 1 << 30, trials: int = 48) 
     subjects = subjects_of(MATMULS)
     machine, kept = Machine([s.untuned for s in subjects], machine_noise, until), Kept()
     scheduler = Scheduler([Work(1e-3), Work(2e-3)], total(Weights.of(np.array([[3.0, 1.0]]))))
-    return tune_tasks(subjects, scheduler, machine, Budget(trials=trials), kept, batch=12), machine, kept
+    return Search(subjects, scheduler, machine, Budget(trials=trials), kept, batch=12).run(), machine, kept
 
 
 def test_the_fastest_is_taken_and_the_budget_kept() -> None:
@@ -61,9 +61,9 @@ def test_an_interruption_keeps_what_was_measured() -> None:
 def test_time_that_is_over_ends_a_batch() -> None:
     subjects = subjects_of(MATMULS[:1])
     machine = Machine([subjects[0].untuned])
-    result = tune_tasks(
+    result = Search(
         subjects, Scheduler([Work(1e-3)], total(Weights.of(np.ones((1, 1))))), machine, Budget(seconds=1e-9)
-    )
+    ).run()
     assert (result.ended, result.trials) == ("budget", 0) and subjects[0].best is subjects[0].untuned
 
 
@@ -89,7 +89,7 @@ def test_a_task_on_this_machine() -> None:
     quick = Effort(sample_seconds=1e-4, least=3, most=5, seconds=0.05)
     with Measurer(host_target(), builders=1, effort=quick) as measurer:
         scheduler = Scheduler([Work(1e-5)], total(Weights.of(np.ones((1, 1)))))
-        result = tune_tasks(subjects, scheduler, Measuring(measurer), Budget(trials=4), batch=4)
+        result = Search(subjects, scheduler, measurer, Budget(trials=4), batch=4).run()
     found = [m for _, m in result.subjects[0].measured]
     assert len(found) == 4 and all(m.ok for m in found), found
     assert 0 < result.subjects[0].seconds < 1
@@ -99,17 +99,17 @@ def test_rounds_overlap_where_measuring_would_run_dry() -> None:
     """The next round is proposed while the last of the one before are measured; each Task's untuned Candidate
     goes first, once, and the budget is kept."""
     subjects = subjects_of(MATMULS)
-    machine, kept, behind = Machine([s.untuned for s in subjects], ahead=5), Kept(), []
+    machine, kept, behind = Machine([s.untuned for s in subjects], lead=5), Kept(), []
     scheduler = Scheduler([Work(1e-3), Work(2e-3)], total(Weights.of(np.array([[3.0, 1.0]]))))
     watched = Machine.submit
 
-    def submit(self: Machine, subject: Subject, candidate: Candidate, verify: bool) -> int:
+    def submit(self: Machine, task: Task, candidate: Candidate, *, verify: bool) -> int:
         behind.append(len(self.batch))
-        return watched(self, subject, candidate, verify)
+        return watched(self, task, candidate, verify=verify)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Machine, "submit", submit)
-        result = tune_tasks(subjects, scheduler, machine, Budget(trials=60), kept, batch=12)
+        result = Search(subjects, scheduler, machine, Budget(trials=60), kept, batch=12).run()
     assert result.trials == len(kept) == machine.calls == 60 and not machine.batch
     assert behind.count(5) >= 4 and max(behind) < 5 + 12, "rounds begin with five on their way"
     assert len({(s.key, c.key) for s, c in kept}) == 60, "something was measured twice"

@@ -56,7 +56,7 @@ def separate(task: Task, block: str, tap: str) -> Task:
     of_rows = Load(rows.name, tuple(Var(along) if d == dim else index for d, index in enumerate(read.indices)))
     second = replace(whole, iters=tuple(i for i in whole.iters if i.name != tap), body=(of_rows,))
     blocks = [x for b in task.blocks for x in ([first, second] if b is whole else [b])]
-    return replaced(task, blocks, [*task.buffers, rows])
+    return replaced(task, blocks, rows)
 
 
 def proposed(task: Task, target: Target) -> Iterator[Args]:
@@ -99,7 +99,7 @@ def wasteful(task: Task, block: str) -> Task:
     (term,) = whole.body
     for _ in range(8):
         term = Op("mul", (term, Const(1.0, "float32")))
-    return replaced(task, [replace(whole, body=(term,)) if b is whole else b for b in task.blocks], task.buffers)
+    return replaced(task, [replace(whole, body=(term,)) if b is whole else b for b in task.blocks])
 
 
 CONTRACTIONS = {

@@ -18,8 +18,8 @@ from modelc.frontend.witness.surgery import Rounding, Span, cut, quantizes
 from modelc.package import read_package
 from modelc.verify.engine import Engine
 from modelc.verify.kernels.blueprint import Blueprint
+from modelc.verify.pieces import judged
 from modelc.verify.report import Report
-from modelc.verify.steps import judged
 from modelc.verify.verdict import verify_outputs
 
 X = np.random.default_rng(1).uniform(-4, 4, (1, 8, 8, 8)).astype(np.float32)

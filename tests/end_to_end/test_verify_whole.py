@@ -15,7 +15,7 @@ from other_reading import read_as
 
 import modelc
 from modelc.compile.verification import blueprints_of
-from modelc.frontend.witness.referee import refereed
+from modelc.frontend.witness.reference_evaluator import evaluated_by_onnx
 from modelc.frontend.witness.surgery import Span
 from modelc.ir.graph import Node
 from modelc.ops.direct import computed
@@ -250,7 +250,9 @@ def test_two_readings_are_named_where_a_third_decides(tmp_path: Path, monkeypatc
     """As if ONNX Runtime had read the last node otherwise."""
     model, other = small_product(tmp_path / "m.onnx", 1.0), small_product(tmp_path / "other.onnx", 2.0)
     package = compiled(model)
-    monkeypatch.setattr("modelc.verify.witness.refereed", lambda _, name, given: refereed(model, name, given))
+    monkeypatch.setattr(
+        "modelc.verify.witness.evaluated_by_onnx", lambda _, name, given: evaluated_by_onnx(model, name, given)
+    )
     with read_as(other):
         report = verify_outputs(package, model, blueprints=blueprints_of(read_package(package), model))
     assert report.passed and "two readings of the model differ at 'y'" in report.sentence()
@@ -346,14 +348,14 @@ def test_onnx_is_not_asked_what_it_misreads(tmp_path: Path, what: str) -> None:
     constants = {name: np.asarray(array) for name, array in known.items()}
     path = small.save(tmp_path / "m.onnx", [node], {"x": [1, 4, 4]}, {"y": [1, 4, 4]}, constants)
     x = RNG.standard_normal((1, 4, 4)).astype(np.float32)
-    assert refereed(of_opset(path, version), "y", {"x": x}) is None
+    assert evaluated_by_onnx(of_opset(path, version), "y", {"x": x}) is None
 
 
 def test_onnx_is_asked_about_what_the_importer_folds(tmp_path: Path) -> None:
     nodes = [helper.make_node("Exp", ["c"], ["e"]), helper.make_node("Mul", ["x", "e"], ["y"])]
     path = small.save(tmp_path / "m.onnx", nodes, {"x": [3]}, {"y": [3]}, {"c": np.ones(3, np.float32)})
     x = RNG.standard_normal(3).astype(np.float32)
-    np.testing.assert_allclose(refereed(path, "y", {"x": x}), x * np.exp(np.float32(1)), rtol=1e-6)
+    np.testing.assert_allclose(evaluated_by_onnx(path, "y", {"x": x}), x * np.exp(np.float32(1)), rtol=1e-6)
 
 
 def test_onnx_is_asked_what_it_reads_rightly(tmp_path: Path) -> None:
@@ -369,7 +371,7 @@ def test_onnx_is_asked_what_it_reads_rightly(tmp_path: Path) -> None:
     constants = {name: np.asarray(array) for name, array in whole.items()}
     path = small.save(tmp_path / "m.onnx", nodes, {"x": [2, 4, 3]}, {"y": [2, 6]}, constants)
     x = RNG.standard_normal((2, 4, 3)).astype(np.float32)
-    read = refereed(path, "y", {"x": x})
+    read = evaluated_by_onnx(path, "y", {"x": x})
     e = np.exp(x[:, ::2].reshape(2, 6))
     np.testing.assert_allclose(read, e / e.sum(axis=1, keepdims=True), rtol=1e-5)
 

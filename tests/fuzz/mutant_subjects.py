@@ -21,10 +21,10 @@ from trained_models import catalogue, shapes_of
 
 from modelc.compile.choices import digest_of
 from modelc.compile.config import load_config
-from modelc.compile.inputs import Flags
 from modelc.compile.pipeline import Run
 from modelc.compile.programs import Programs
 from modelc.errors import ModelError
+from modelc.frontend.steering.flags import steered
 from modelc.package import PackageSpec
 from modelc.plan.program import Compiled
 from modelc.target import Target
@@ -49,7 +49,7 @@ class Subject:
         stem, _, precision = name.partition(":")
         model = _file_of(stem, models, folder)
         constants = catalogue().get(stem, {}).get("constant", {})
-        steering = Flags(shapes=tuple(shapes_of(stem)), constants=constants).applied(model)
+        steering = steered(model, tuple(shapes_of(stem)), constants=constants)
         config = load_config().allowing(precision=precision or "f32")
         run = Run(model, digest_of(model), target, config, steering.shapes, constants=steering.constants)
         programs = run.programs()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import numpy as np
@@ -26,30 +26,31 @@ class Machine:
     """Takes what `noise` and the Candidate's text say: the untuned one 1 ms, others from 0.5 to 1.5 ms; every fifth
     crashes. Interrupted after so many measurements."""
 
-    def __init__(
-        self, untuned: Sequence[Candidate], noise: float = 0.001, until: int = 1 << 30, ahead: int = 0
-    ) -> None:
+    def __init__(self, untuned: Sequence[Candidate], noise: float = 0.001, until: int = 1 << 30, lead: int = 0) -> None:
         self.untuned, self.noise, self.until, self.calls = {c.key for c in untuned}, noise, until, 0
-        self.ahead, self.submitted, self.batch = ahead, 0, list[tuple[int, int, Candidate]]()
+        self.lead, self.submitted, self.batch = lead, 0, list[tuple[int, int, Candidate]]()
 
     def seconds(self, candidate: Candidate) -> float:
         name = candidate.key
         return 1e-3 if name in self.untuned else 1e-3 * (0.5 + (sum(name.encode()) % 101) / 100)
 
-    def submit(self, subject: Subject, candidate: Candidate, verify: bool) -> int:
+    def subject(self, task: Task, cold_bytes: int) -> Task:
+        return task
+
+    def submit(self, task: Task, candidate: Candidate, *, verify: bool) -> int:
         assert verify is False, "points of a Space are verified when they are the fastest"
         self.submitted += 1
         self.batch.append((self.submitted, len(self.batch), candidate))
         return self.submitted
 
-    def result(self) -> tuple[int, Measurement]:
+    def results(self) -> Iterator[tuple[int, Measurement]]:
         """The last one first."""
         self.calls += 1
         if self.calls > self.until:
             raise KeyboardInterrupt
         number, index, candidate = self.batch.pop()
         good = Measurement("ok", seconds=self.seconds(candidate), noise=self.noise, reference_seconds=1e-3)
-        return number, Measurement("crashed", "it died") if index % 5 == 4 else good
+        yield number, Measurement("crashed", "it died") if index % 5 == 4 else good
 
 
 def subjects_of(tasks: Sequence[Task]) -> list[Subject]:
@@ -71,7 +72,7 @@ def space_of(task: Task) -> Space:
 def seconds_of(space: Space, one: Individual) -> float:
     """A machine on which the closed forms are off by up to 3: small values of the knobs take longer than they say."""
     far = 1 - one.point / np.maximum(np.array(one.sketch.sizes) - 1, 1) if len(one.point) else np.ones(1)
-    return float(space.estimate(space.row(one)[None, :])[0] * (1 + 2 * np.mean(far**2)))
+    return float(space.estimate(one.row[None, :])[0] * (1 + 2 * np.mean(far**2)))
 
 
 def measured(space: Space, found: list[Individual]) -> list[tuple[Individual, Measurement]]:

@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
+from program_runs import run_program
 
 from modelc.frontend.onnx import import_model
-from modelc.ir.program import Program, run_program
+from modelc.ir.program import Program
 from modelc.layout.program import partition
 from modelc.ops import MEANINGS
 

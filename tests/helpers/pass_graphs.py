@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 import numpy as np
+from graph_texts import parse_graph
 from graph_to_onnx import assert_same, random_feeds, run_onnx, to_onnx
 
 from modelc.ir.graph import Graph, Value
-from modelc.ir.graph_text import parse_graph, show_graph
+from modelc.ir.graph_text import show_graph
 from modelc.ir.verify_graph import verify_graph
 from modelc.ops import evaluate_graph
 from modelc.passes import infer, run_passes

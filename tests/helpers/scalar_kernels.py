@@ -11,7 +11,7 @@ import tvm
 from tvm import tirx as tx
 from tvm.target import codegen as llvm
 
-from modelc.codegen.math.llvm_text import importing
+from modelc.codegen.math.llvm_text import importing, with_texts
 from modelc.codegen.math.operations import lower_op
 from modelc.ir.expr import DTYPES
 from modelc.ir.scalar import OPERATIONS
@@ -65,7 +65,7 @@ def function(name, build, inputs, output, lanes, target):
     body += [tx.BufferStore(buffers[-1], value, [at])]
     loop = tx.For(i, number(0), count, tx.ForKind.SERIAL, tx.SeqStmt(body) if len(body) > 1 else body[0])
     views = [tx.DeclBuffer(b, data=p) for b, p in zip(buffers, pointers, strict=True)]
-    made = tx.PrimFunc([*pointers, count], functions.around(tx.SeqStmt([*views, loop])), ret_type=None)
+    made = tx.PrimFunc([*pointers, count], with_texts(functions, tx.SeqStmt([*views, loop])), ret_type=None)
     return made.with_attr("global_symbol", name).with_attr("tirx.noalias", True)
 
 

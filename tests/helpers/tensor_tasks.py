@@ -14,7 +14,7 @@ from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.expr import DTYPES, Expr, Load, Op
 from modelc.ir.factors import clamped
 from modelc.ir.nest import INTRINSIC
-from modelc.partition.half_sums import half_sum
+from modelc.partition.narrow_products import half_sum
 from modelc.partition.narrow_task import in_narrow
 from modelc.space.sketches.clean import inlined
 from modelc.space.sketches.staging import staged

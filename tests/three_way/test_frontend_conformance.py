@@ -3,23 +3,20 @@
 import numpy as np
 import onnx
 import pytest
+from graph_texts import parse_graph
 from graph_to_onnx import assert_same, run_onnx, to_onnx
 from imported_models import constants_of
 from onnx import numpy_helper
 from onnx_cases import node_tests
 
 from modelc.errors import ModelError
+from modelc.frontend.control.structure import row_of
 from modelc.frontend.onnx import import_model, unsupported
-from modelc.ir.graph_text import parse_graph, show_graph
+from modelc.ir.graph_text import show_graph
 from modelc.ir.verify_graph import verify_graph
 from modelc.passes import infer, run_passes
 
-# Inputs of the test models that steer shapes, and which real models carry as initialisers.
-STEERING = {
-    "Reshape": [1], "Expand": [1], "Tile": [1], "Slice": [1, 2, 3, 4], "Pad": [1, 2, 3], "Squeeze": [1],
-    "Unsqueeze": [1], "Split": [1], "TopK": [1], "OneHot": [1], "Range": [0, 1, 2], "ConstantOfShape": [0],
-    "CumSum": [1], "Resize": [1, 2, 3], "Upsample": [1], "Trilu": [1], "CenterCropPad": [1], "Dropout": [1, 2],
-}  # fmt: skip
+ALSO = {"Pad": (2,), "Dropout": (1,)}  # inputs that real models carry as initialisers, beside those that steer
 # ONNX Runtime, which runs the imported Graph here, differs from ONNX in these.
 DIFFERENT = ("resize_downsample_scales_linear_align_corners", "resize_downsample_scales_cubic_align_corners")
 # What stays for a run though all that it reads is known.
@@ -33,8 +30,7 @@ def specialised(case):
     inputs, expected = case.data_sets[0]
     feeds = {i.name: x for i, x in zip(model.graph.input, inputs, strict=False)}
     for node in model.graph.node:
-        steering = [1] if node.op_type.startswith("Reduce") else STEERING.get(node.op_type, [])
-        for k in steering:
+        for k in (*row_of(node).steers, *ALSO.get(node.op_type, ())):
             if k < len(node.input) and isinstance(feeds.get(node.input[k]), np.ndarray):
                 model.graph.initializer.append(numpy_helper.from_array(feeds.pop(node.input[k]), node.input[k]))
     return model, feeds, list(expected)

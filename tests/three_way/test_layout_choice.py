@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_problems import Known, arbitrary, problems, tasks
 from partition_models import Model, conv
+from program_runs import run_program
 from three_ways import check, host_target, task_of
 
 from modelc.frontend.onnx import import_model
 from modelc.ir.block import Task
 from modelc.ir.graph import Graph
 from modelc.ir.layout import Layout, channels_last, reordered
-from modelc.ir.program import Program, run_program
+from modelc.ir.program import Program
 from modelc.layout import elimination
 from modelc.layout.choice import LayoutPolicy
 from modelc.layout.convert import Conversion, LayoutChoice

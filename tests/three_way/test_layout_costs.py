@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from grown_graphs import Random
 from partition_models import Model
+from program_runs import run_program
 from three_ways import host_target, tensor_target
 
 import modelc
@@ -16,7 +17,7 @@ from modelc.compile.choices import read_choices_file
 from modelc.frontend.onnx import import_model
 from modelc.ir.graph import Graph
 from modelc.ir.layout import Layout, reordered
-from modelc.ir.program import Program, run_program
+from modelc.ir.program import Program
 from modelc.layout.choice import LayoutPolicy
 from modelc.layout.classes import layout_classes
 from modelc.layout.convert import LayoutChoice

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +23,8 @@ from measured_tasks import CONV, QUICK, TASKS, several
 from repository import HELPERS
 from three_ways import build, host_target, started, task_of, tensor_target
 
+from modelc.database.record import MEASUREMENT
+from modelc.database.record import read as read_fields
 from modelc.errors import InvalidIR, ToolchainError, Unmeasurable
 from modelc.ir.block import Block, Buffer, Iter, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
@@ -36,7 +38,7 @@ from modelc.measure.pool import Builder
 from modelc.measure.runner import Runner
 from modelc.package import compile_kernel, emulator, find_toolchain, link_kernel
 from modelc.scratch import remove_temporary
-from modelc.space.choose import candidates, chosen
+from modelc.space.choose import chosen
 from modelc.space.rules import derivation
 from modelc.space.rules.rule import Rule
 from modelc.target import Target, load_target
@@ -61,7 +63,7 @@ def test_what_is_right_is_timed(name: str, measurer: Measurer) -> None:
     for one, least in ((first, QUICK.least), (again, 1)):  # what looks slow beside a best is timed less often
         assert one.ok, one
         assert 0 < one.seconds < 1 and least <= one.repeats <= QUICK.most and one.noise >= 0 and one.build_seconds > 0
-        assert Measurement.from_json(one.to_json()) == one
+        assert Measurement(**read_fields(asdict(one), "a measurement", MEASUREMENT)) == one
     assert first.relative == 1.0 and 1e-3 < again.relative < 1e3
     assert measurer.subject(task, cold_bytes=1 << 20) is subject
 
@@ -343,7 +345,7 @@ def test_samples_go_through_places_in_which_what_is_read_was_just_written(thread
 def test_threads_give_the_same(measurer: Measurer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurer.bench, "setting", Setting(threads=2))
     task = task_of("Conv", {"pads": [1] * 4}, [(1, 64, 28, 28), (64, 64, 3, 3)], (1,), True)
-    (one,) = measurer.measure(measurer.subject(task), [next(candidates(task, host_target()))])
+    (one,) = measurer.measure(measurer.subject(task), [chosen(task, host_target()).candidate])
     assert one.ok, one
 
 
@@ -382,13 +384,6 @@ def test_what_is_surely_close_differs_nowhere() -> None:
     assert sure == 5  # all but the last
     whole = np.arange(4)
     assert not surely_close(whole, whole, 0.0)
-
-
-def test_measurements_that_are_none() -> None:
-    good = Measurement("ok", "", 1e-3, 0.01, 5, 1e-3).to_json()
-    for bad in ({**good, "outcome": "fine"}, {**good, "seconds": "1"}, {**good, "more": 1}, {"outcome": "ok"}):
-        with pytest.raises(ValueError, match="measurement"):
-            Measurement.from_json(bad)
 
 
 def test_a_full_disk_is_no_candidates_fault(

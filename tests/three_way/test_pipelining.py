@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nest_texts import parse_nest
 from tensor_tasks import EVEN, RAGGED, SERVER, SHIPPED, contraction_of, from_end_to_end, ways_of
 from three_ways import check, emulated_target
 
 from modelc.codegen.lower.pipelining import pipelined
 from modelc.ir.interpret import run_nest
 from modelc.ir.nest import For, Nest, Stmt
-from modelc.ir.text import parse_nest
 from modelc.space.nest.build import build_nest
 from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import kernels

@@ -11,6 +11,7 @@ import pytest
 from contractions import contractions
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nest_texts import parse_nest
 from numpy.typing import NDArray
 from schedules import loops, tagged
 from three_ways import check, task_of
@@ -22,7 +23,7 @@ from modelc.ir.interpret import evaluate
 from modelc.ir.layout import Layout
 from modelc.ir.loop import ROOT, Inside, Loop
 from modelc.ir.nest import For, Leaf, Nest, Prefetch, Stmt, without_hints
-from modelc.ir.text import parse_nest, parse_task
+from modelc.ir.text import parse_task
 from modelc.policy import Policy
 from modelc.space.choose import accepted, chosen
 from modelc.space.construct import constructed

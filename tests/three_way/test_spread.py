@@ -13,7 +13,7 @@ from three_ways import Example, check, random_inputs
 from modelc.ir.block import Buffer
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Alloc, Region, walk
-from modelc.space.nest.build import nest_of
+from modelc.space.nest.build import build_nest
 from modelc.space.sketches.spread import CROWDED_SHARE, spread
 from modelc.space.sketches.strassen import strassen_sketches
 from modelc.space.sketches.winograd import winograd_sketches
@@ -87,7 +87,7 @@ def test_schedules_store_no_product_over_another(task, sketches, names: tuple[st
 
 def regions(task, candidate, names: tuple[str, ...]) -> dict[str, Region]:
     """The largest region of each of the buffers with `names`: the last chunk or panel may be smaller."""
-    nest = nest_of(task, candidate, 64)
+    nest = build_nest(task, replace(candidate, stages=()))
     local = [s.region for phase in nest.phases for s in walk(phase) if isinstance(s, Alloc)]
     found = [region for region in (*nest.temporaries, *local) if region.name in names]
     return {region.name: region for region in sorted(found, key=lambda region: prod(region.shape))}

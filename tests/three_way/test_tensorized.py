@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nest_texts import parse_nest
 from schedules import loops
 from tensor_tasks import (
     EVEN,
@@ -33,7 +34,6 @@ from modelc.codegen.lower.nest import lower_nest
 from modelc.errors import InvalidIR
 from modelc.ir.candidate import Candidate
 from modelc.ir.nest import For, Nest
-from modelc.ir.text import parse_nest
 from modelc.partition.narrow_task import in_narrow
 from modelc.policy import Policy
 from modelc.space.choose import chosen
@@ -191,7 +191,7 @@ def test_what_passes_by_is_loaded_past_the_first_cache(shapes: tuple[int, int, i
     (phase,) = lower_nest(nest, "k", SERVER.available_intrinsics)
     loads = re.findall(r"llvm\.x86\.(tileload\w+)", str(phase.function))
     assert loads[0] == ("tileloaddt164" if once else "tileloadd64"), "what comes from afar is asked for first"
-    assert phase.scratch_bytes == 32 * 32 * 4, "what accumulators are stored to lies in whole lines"
+    assert phase.step.scratch_bytes == 32 * 32 * 4, "what accumulators are stored to lies in whole lines"
     if set(SHIPPED["amx-bf16"].features) <= set(emulated_target().features):
         check(from_end_to_end(task), candidate, emulated_target())
 

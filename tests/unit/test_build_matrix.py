@@ -13,7 +13,7 @@ from modelc.build.cells import cells_of
 from modelc.build.matrix import bytes_of, parse_matrix, read_matrix, schema, share_of
 from modelc.build.summary import COLUMNS, KINDS, junit, markdown, rows, sentence
 from modelc.build.summary import schema as build_schema
-from modelc.compile.request import CompileRequest
+from modelc.compile.request import CompileRequest, keys_of_yaml
 from modelc.errors import ConfigError
 
 SOURCE = Path("shop/modelc.yaml")
@@ -41,9 +41,10 @@ def test_forms_and_limits_are_what_compile_is_asked_for() -> None:
     yunet, text = parse_matrix(
         {**tree, "models": {**TREE["models"], "yunet": {"path": "a.onnx", **own}}}, SOURCE
     ).models
-    assert text.form == {"emit": ("so", "a"), "max_params": "1.2x"}
-    assert yunet.form == {**text.form, "prefix": "face", "embed_params": True, "max_arena": "2MB"}
-    form = CompileRequest("a.onnx", **yunet.form).form("x86_64-linux-gnu")
+    said = {"emit": ["so", "a"], "max_params": "1.2x"}
+    assert said.items() <= text.options.items()
+    assert yunet.options == {**said, "prefix": "face", "embed_params": True, "max_arena": "2MB"}
+    form = CompileRequest("a.onnx", **yunet.options).form("x86_64-linux-gnu")
     assert form.prefix == "face" and form.emit == ("so", "a")
 
 
@@ -64,6 +65,13 @@ def test_forms_that_there_are_not(said: dict[str, object], sentence: str) -> Non
     assert "models.yunet" in line and sentence in line
 
 
+def test_a_model_has_the_keys_that_options_say() -> None:
+    tree = schema()["$defs"]
+    keys = {part: {*tree[part]["properties"]} for part in ("model", "form", "limits")}
+    keys["model"] -= {"path", "sha256", "targets", "precisions", "form", "limits", "gates"}
+    assert keys == {part: {*keys_of_yaml(part)} for part in keys}
+
+
 def test_the_schemas_are_schemas() -> None:
     for published in (schema(), build_schema()):
         Draft202012Validator.check_schema(published)
@@ -72,10 +80,10 @@ def test_the_schemas_are_schemas() -> None:
 def test_what_a_file_says() -> None:
     matrix = parse_matrix(TREE, SOURCE)
     yunet, text = matrix.models
-    assert yunet.path == Path("shop/yunet.onnx") and yunet.fixed == {"dims": {"batch": (1, 2)}}
+    assert yunet.path == Path("shop/yunet.onnx") and yunet.options == {"dims": {"batch": [1, 2]}}
     assert yunet.gates.params == 1_500_000 and yunet.gates.ratios == {"ort": 1.0}
     assert yunet.gates.slowdowns == {"max-slowdown": pytest.approx(0.03)} and not text.gates.slowdowns
-    assert text.fixed["constants"] == {"k": "shop/k.npy"}
+    assert text.options["constants"] == {"k": "shop/k.npy"}
     assert [target.label for target in text.targets] == ["mine"] and text.targets[0].name == "shop/mine.yaml"
     assert matrix.output == Path("shop/build")
 
@@ -96,9 +104,11 @@ def test_what_bytes_are_calibrated_by() -> None:
     tree = {**TREE, "targets": ["cortex-a76"], "models": {"m": entry}, "gates": {"max-drop": "2%"}}
     matrix = parse_matrix(tree, SOURCE)
     (model,) = matrix.models
-    assert model.calibrate == SOURCE.parent / "samples" and model.metric == str(SOURCE.parent / "judge.py:right")
+    files = {"calibrate": "shop/samples", "metric": "shop/judge.py:right"}
+    assert model.options == files
     wide, narrow = cells_of(matrix)
-    assert wide.calibration is None and narrow.calibration == {"function": "right", "max_drop": 0.02}
+    assert wide.options == {"precision": "f32"}
+    assert narrow.options == {**files, "precision": "int8", "max_drop": 0.02}
 
 
 def test_every_mistake_is_said_at_once_with_the_nearest_word() -> None:

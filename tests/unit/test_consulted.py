@@ -8,7 +8,7 @@ from pathlib import Path
 import database_files as files
 
 from modelc.database import Database
-from modelc.database.consulted import Consulted
+from modelc.database.recorded import Consulted
 
 
 def test_answers_change_with_the_records_that_were_asked_for(tmp_path: Path) -> None:

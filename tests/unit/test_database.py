@@ -16,7 +16,7 @@ from made_up_machines import MATMULS, Machine, subjects_of
 from three_ways import host_target
 
 import modelc
-from modelc.database import Database, Record, code_version, database_for, default_place, file, records
+from modelc.database import Database, Record, code_version, database_for, default_place, file
 from modelc.database.compare import apart, comparable, fastest
 from modelc.database.exchange import exported
 from modelc.database.recorded import Recorded
@@ -30,7 +30,7 @@ from modelc.target.intrinsics import shipped_intrinsics
 from modelc.tune.search.objectives import Weights, total
 from modelc.tune.search.resume import Memory, individual_of
 from modelc.tune.search.scheduler import Scheduler, Work
-from modelc.tune.search.tune import Budget, Tuned, tune_tasks
+from modelc.tune.search.tune import Budget, Search, Tuned
 
 # --- what goes in comes out -------------------------------------------------------------------------------------------
 
@@ -45,10 +45,12 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
         assert database.others(TASK.hash, replace(CONDITIONS, threads=2)) == 9
         (count,) = database.counts()
         assert (count.tasks, count.records, count.failures, count.threads) == (1, 9, 1, 1)
-    ((task, found),) = records(tmp_path / "d", CONDITIONS.target, CONDITIONS.version)
+    with Database(tmp_path / "d", write=False) as database:
+        found = list(database.records(target=CONDITIONS.target, version=CONDITIONS.version))
+        task = database.task(TASK.hash)
+        assert not list(database.records(target=CONDITIONS.target, version="another"))
     assert task == TASK and [one.candidate.key for one in found] == [one.key for one in (*made(), failed)]
     assert all(individual_of(space(), one) is not None for one in found)
-    assert not list(records(tmp_path / "d", CONDITIONS.target, "another"))
 
 
 def test_the_latest_time_of_a_whole_counts(tmp_path: Path) -> None:
@@ -91,7 +93,7 @@ def tuned(path: Path, trials: int, until: int = 1 << 30) -> tuple[Tuned, Machine
     with Database(path) as database:
         memory = Memory(database, lambda task, cold: replace(CONDITIONS, threads=1))
         known = memory.recall(subjects, scheduler)
-        return tune_tasks(subjects, scheduler, machine, Budget(trials=trials), memory, batch=12), machine, known
+        return Search(subjects, scheduler, machine, Budget(trials=trials), memory, batch=12).run(), machine, known
 
 
 def test_tuning_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
@@ -123,7 +125,7 @@ def test_tuners_go_on_from_what_the_other_measures(tmp_path: Path) -> None:
             for subject, machine, memory in tuners:
                 scheduler = Scheduler([Work(1e-3)], total(Weights.of(np.ones((1, 1)))))
                 assert memory.recall([], scheduler) == 0
-                tune_tasks([subject], scheduler, machine, Budget(trials=8), memory, batch=8)
+                Search([subject], scheduler, machine, Budget(trials=8), memory, batch=8).run()
         found = list(first.records())
     assert len(found) == 64
     measured = [one.key for one in found if not one.untuned]
@@ -285,7 +287,7 @@ def test_tuning_goes_on_beside_a_damaged_row(tmp_path: Path, name: str) -> None:
         memory, read = Memory(database, lambda task, cold: CONDITIONS), database.records
         assert memory.recall(subjects, scheduler) == 7
         database.records = lambda *given: pytest.fail("nobody else has added anything")
-        found = tune_tasks(subjects, scheduler, machine, Budget(trials=40), memory, batch=8)
+        found = Search(subjects, scheduler, machine, Budget(trials=40), memory, batch=8).run()
         database.records = read
         assert found.ended == "budget" and len(list(database.records())) == 7 + 40 + (name == "made up")
         assert "are left out: 1 (" in database.note
@@ -316,7 +318,7 @@ def test_a_full_disk_ends_measuring_with_a_sentence_and_loses_nothing(tmp_path: 
         database._connection.execute(f"PRAGMA max_page_count={pages + 12}")
         scheduler = Scheduler([Work(1e-3)], total(Weights.of(np.ones((1, 1)))))
         memory = Memory(database, lambda task, cold: CONDITIONS)
-        found = tune_tasks(subjects, scheduler, machine, Budget(trials=500), memory, batch=4)
+        found = Search(subjects, scheduler, machine, Budget(trials=500), memory, batch=4).run()
         assert found.ended == "database" and found.stopped and "is full; make room" in found.trouble
         assert found.trials == machine.calls > 1 and len(list(database.records())) == 8 + machine.calls - 1
     fastest_seconds = min(machine.seconds(c) for c, m in subjects[0].measured if m.ok)

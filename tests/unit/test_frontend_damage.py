@@ -16,9 +16,8 @@ import modelc
 from modelc.compile.choices import digest_of
 from modelc.errors import ModelError
 from modelc.frontend.building.limits import LARGEST_DENSE, LARGEST_FOLDED
-from modelc.frontend.microsoft.fused import FUSED, SIGNATURES
 from modelc.frontend.onnx import import_model, unsupported
-from modelc.frontend.operators.normalise import MOST_OPERANDS
+from modelc.frontend.operators.arithmetic import MOST_OPERANDS
 from modelc.ir.block import Iter
 from modelc.ir.expr import Load, Var
 from modelc.ir.graph import Node, Value
@@ -71,10 +70,6 @@ def test_nodes_are_as_their_schemas_say(tmp_path, name):
 
 def test_a_cast_to_no_element_type_is_refused(tmp_path):
     refused(model([node("Cast", "X", "Y", to=0)], X), tmp_path, "ONNX does not allow this: Invalid tensor data type 0")
-
-
-def test_every_fused_operator_has_a_signature():
-    assert SIGNATURES.keys() == FUSED.keys()
 
 
 def test_an_attribute_given_twice(tmp_path):

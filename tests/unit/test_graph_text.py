@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from graph_texts import GraphSyntaxError, parse_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modelc.errors import InvalidIR
 from modelc.ir.expr import DTYPES
 from modelc.ir.graph import Graph, Node, Value
-from modelc.ir.graph_text import GraphSyntaxError, parse_graph, show_graph
+from modelc.ir.graph_text import show_graph
 from modelc.ir.verify_graph import verify_graph
 from modelc.passes import infer
 

@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from program_runs import run_program
 from three_ways import task_of
 
 from modelc.errors import TargetError
 from modelc.ir.block import Block, Iter, Task
 from modelc.ir.expr import Load, Var, op
 from modelc.ir.layout import Layout
-from modelc.ir.program import BoundTask, Placed, Program, run_program
-from modelc.partition.half_sums import MOST_TERMS, parts_of, with_sums_in_parts
-from modelc.partition.narrow_products import multiplies, products, require
+from modelc.ir.program import BoundTask, Placed, Program
+from modelc.partition.half_sums import with_sums_in_parts
+from modelc.partition.narrow_products import MOST_TERMS, multiplies, parts_of, products, require
 from modelc.partition.precision import contracting_tasks, to_narrow
 from modelc.target import load_target
 
@@ -118,7 +119,7 @@ def test_constants_beyond_its_range_keep_a_task_in_float32() -> None:
 @pytest.mark.parametrize("name", ["cortex-a76", "raspberry-pi-5", "apple-m1", "aarch64-android"])
 def test_targets_that_compute_in_float16(name: str) -> None:
     target = load_target(name)
-    require(target, "float16")
+    require(target, "f16")
     assert target.peak["float16"] == 2 * target.peak["float32"] and target.lanes("float16") == 8
     assert not multiplies(target, "bfloat16")
 
@@ -133,6 +134,6 @@ def test_targets_that_compute_in_float16(name: str) -> None:
 )
 def test_a_target_that_cannot_is_told_what_it_lacks(name: str, words: str) -> None:
     with pytest.raises(TargetError, match=f"precision f16: the target {name} cannot multiply float16: it {words}"):
-        require(load_target(name), "float16")
+        require(load_target(name), "f16")
     able = replace(load_target("x86-64-v4"), features=("avx512f", "avx512fp16"), intrinsics=None)
-    require(able, "float16")
+    require(able, "f16")

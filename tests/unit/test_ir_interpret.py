@@ -6,16 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_strategies import layouts
 from ir_texts import CONCAT, CONV, MATMUL, ROWS, SOFTMAX
+from nest_texts import parse_nest
 
 from modelc.codegen.pack import pack_constant
 from modelc.ir import interpret
 from modelc.ir.block import Buffer
 from modelc.ir.expr import Const, Load, Var
-from modelc.ir.interpret import run_block, run_nest, run_task, view
+from modelc.ir.interpret import garbage, run_block, run_blocks, run_nest, view
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Region
 from modelc.ir.scalar import OPERATIONS
-from modelc.ir.text import parse_block, parse_nest, parse_task
+from modelc.ir.text import parse_block, parse_task
 from modelc.measure.data import from_storage
 
 
@@ -26,6 +27,13 @@ def random(*shape, seed=0, dtype=np.float32):
 def run(text, **buffers):
     run_block(parse_block(text), buffers)
     return buffers
+
+
+def run_task(task, buffers, opaque=None):
+    """What `buffers` lacks is made, full of garbage."""
+    for b in task.buffers:
+        buffers.setdefault(b.name, garbage(b.shape, b.dtype))
+    run_blocks(task.blocks, buffers, opaque or {})
 
 
 def convolved(x, w):
@@ -110,7 +118,7 @@ def test_what_values_share_is_computed_once():
 
     both = [Load("x", (Var("i"),)) * Const(3.0, "float32") + Load("y", (Var("i"),)) for _ in range(2)]
     buffers = Counting(x=np.arange(4, dtype=np.float32), y=np.ones(4, np.float32))
-    first, second = interpret.evaluate_all([both[0] - both[1], both[1]], {"i": np.arange(4)}, buffers)
+    first, second = interpret.values_of([both[0] - both[1], both[1]], {"i": np.arange(4)}, buffers)
     assert (first == 0).all() and second.tolist() == [1.0, 4.0, 7.0, 10.0]
     assert sorted(buffers.asked) == ["x", "y"]
 

@@ -3,11 +3,12 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 from ir_strategies import blocks, expressions, nests, opaque, tasks
+from nest_texts import parse_nest
 
 from modelc.ir.expr import Const, Load, Op, Var, op, show
 from modelc.ir.expr_syntax import ExprSyntaxError, parse
 from modelc.ir.scalar import OPERATIONS
-from modelc.ir.text import TextError, parse_block, parse_nest, parse_task
+from modelc.ir.text import TextError, parse_block, parse_task
 
 short = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -2,12 +2,13 @@
 
 import pytest
 from ir_texts import CONCAT, CONV, MATMUL, ROWS, SOFTMAX
+from nest_texts import parse_nest
 
 from modelc.errors import InvalidIR
 from modelc.ir.block import Block, Buffer, Iter
 from modelc.ir.expr import Const, Load, Op, Var
 from modelc.ir.nest import Leaf, Nest, Region
-from modelc.ir.text import parse_block, parse_nest, parse_task
+from modelc.ir.text import parse_block, parse_task
 from modelc.ir.verify import verify_block, verify_nest, verify_task
 
 BUFFERS = {
@@ -417,7 +418,7 @@ def test_broken_leaves():
         (Leaf("b", "update", leaf.writes, leaf.body, "assign"), "an assign has no update"),
         (Leaf("b", "assign", leaf.writes, leaf.body, "sum"), "unknown aggregation 'sum'"),
         (Leaf("b", "assign", leaf.writes, (), "assign"), "assign has 1 writes, found 1 for 0 values"),
-        (Leaf("b", "assign", leaf.writes, leaf.body, "assign", (Const(1),)), "condition 1 is no bool"),
+        (Leaf("b", "assign", leaf.writes, leaf.body, "assign", (Const(1),)), "condition 1 is int64, expected bool"),
         (Leaf("b", "assign", leaf.writes, leaf.body, "assign", (), (("i", Const(True, "bool")),)), "is no int64"),
     ):
         with pytest.raises(InvalidIR, match=message):

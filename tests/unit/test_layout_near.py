@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from layout_problems import Known, arbitrary, problems, tasks
 from partition_models import Model
+from program_runs import run_program
 
 from modelc.frontend.onnx import import_model
 from modelc.ir.block import Block, Task
 from modelc.ir.graph import Graph
-from modelc.ir.program import run_program
 from modelc.layout import elimination
 from modelc.layout.choice import LayoutPolicy
 from modelc.layout.convert import LayoutChoice

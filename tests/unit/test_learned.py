@@ -7,10 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from made_up_machines import TARGET, conditions, explored, measured, seconds_of, space_of
-from scipy import stats
 from three_ways import task_of
 
 from modelc.database import Database
@@ -23,6 +20,7 @@ from modelc.tune.search.learned import (
     Example,
     LearnedCost,
     analytic,
+    best_pairs,
     described,
     fit,
     held_out,
@@ -31,7 +29,6 @@ from modelc.tune.search.learned import (
     throughputs,
 )
 from modelc.tune.search.population import Space
-from modelc.tune.search.ranking import as_measured, correlation, pairs_of, pooled_pairs, ranked
 from modelc.tune.search.resume import Memory, record_of
 from modelc.tune.search.tune import Subject
 
@@ -52,10 +49,10 @@ def drawn(count: int, wrong: float, seed: int = 0) -> list[Example]:
 
 
 def shares(scores: np.ndarray, examples: list[Example]) -> float:
-    groups = learned.groups_of(examples)
-    right, pairs = pairs_of(scores, throughputs(examples, scales(examples)), groups)
-    assert pairs > 100
-    return right / pairs
+    groups, wanted = learned.groups_of(examples), throughputs(examples, scales(examples))
+    faster = (wanted[:, None] * (1 - learned.ALIKE) > wanted[None, :]) & (groups[:, None] == groups[None, :])
+    assert faster.sum() > 100
+    return learned.in_order(scores, faster) / int(faster.sum())
 
 
 @needs_xgboost
@@ -146,50 +143,10 @@ def test_it_begins_with_what_a_database_knows_of_other_tasks(tmp_path: Path) -> 
     assert again.fitted is None and "little is measured" in again.says
 
 
-def test_rankings() -> None:
-    rng = np.random.default_rng(0)
-    truth, groups = rng.uniform(0.1, 1.0, 200), np.arange(200) % 2
-    best, worst = ranked(truth, truth, groups), ranked(-truth, truth, groups)
-    assert (best.pairs, best.recall, best.r2, best.rmse) == (1.0, 1.0, 1.0, 0.0) and best.quarter == pytest.approx(1.0)
-    assert (worst.pairs, worst.recall) == (0.0, 0.0) and worst.quarter == pytest.approx(-1.0)
-    none = ranked(np.ones(200), truth, groups)
-    assert none.pairs == none.pooled == 0.5 and none.quarter == 0.0 and none.compared > 100
-    assert ranked(np.zeros(0), np.zeros(0), np.zeros(0, np.int64)).pairs == 0.0
-
-
-def test_pairs_that_measurements_tell_apart() -> None:
-    """Times of 1.00, 1.01, 1.04, 1.15 and 1.50: what is near is not compared, nor what is within the noise."""
-    times, groups = np.array([1.0, 1.01, 1.04, 1.15, 1.5]), np.zeros(5, np.int64)
-    truth, noise = 1 / times, np.array([0.01, 0.01, 0.01, 0.01, 0.3])
-    wrong = truth.copy()
-    wrong[[0, 2]] = wrong[[2, 0]]
-    assert pairs_of(truth, truth, groups) == (9, 9) and pairs_of(wrong, truth, groups) == (7, 9)
-    assert pairs_of(truth, truth, groups, noise) == (5, 5)  # none with 1.50
-    assert pairs_of(truth, truth, groups, least=0.1) == (6, 6)
+def test_pairs_with_one_of_the_best_are_counted() -> None:
     many = 0.9 ** np.arange(20)
-    assert pairs_of(many, many, np.zeros(20, np.int64), best=True)[1] == 19 + 18 + 17 + 16 + 15
-    one = ranked(wrong, truth, groups, noise)
-    assert (one.compared, one.pairs, one.told, one.apart[-1]) == (9, 7 / 9, 5 / 9, 1.0)
-    every, sure = as_measured(truth, noise, groups)
-    assert 0.8 < every < sure < 1.0
-    assert as_measured(truth, np.zeros(5), groups) == (1.0, 1.0)
-
-
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=12))
-def test_pairs_of_all_tasks_are_those_that_are_counted_one_by_one(rows: list[tuple[int, int]]) -> None:
-    scores, truth = (np.array([float(row[k]) for row in rows]) for k in (0, 1))
-    pairs = [(s - t, x - y) for k, (s, x) in enumerate(rows) for t, y in rows[:k] if x != y]
-    right = [1.0 if s * x > 0 else 0.5 * (s == 0) for s, x in pairs]
-    assert pooled_pairs(scores, truth) == pytest.approx(sum(right) / len(right) if right else 0.0)
-
-
-def test_ranks_correlate_as_spearman_says() -> None:
-    """Ties have the mean of their places."""
-    rng = np.random.default_rng(0)
-    for size in (5, 30):
-        scores, truth = (rng.integers(0, 6, size).astype(float) for _ in range(2))
-        assert correlation(scores, truth) == pytest.approx(stats.spearmanr(scores, truth).statistic)
-    assert np.isnan(correlation(np.ones(3), np.arange(3.0)))
+    assert best_pairs(many, many, np.zeros(20, np.int64)) == (85, 19 + 18 + 17 + 16 + 15)
+    assert best_pairs(-many, many, np.zeros(20, np.int64))[0] == 0
 
 
 def test_estimates_say_what_they_are_made_of() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from grown_graphs import Random
+from program_runs import run_program
 
-from modelc.ir.program import run_program
 from modelc.layout.program import partition
 from modelc.ops import MEANINGS
 

@@ -9,7 +9,8 @@ from lifetimes import LIVES
 
 from modelc.ir.block import Buffer
 from modelc.ir.layout import Layout, reordered
-from modelc.plan.program import Lifetime, Parameters, aligned, plan_memory
+from modelc.package.spec import aligned
+from modelc.plan.program import Lifetime, Parameters, plan_memory
 
 
 def overlap_in_time(a: Lifetime, b: Lifetime) -> bool:
@@ -47,17 +48,13 @@ def test_a_chain_of_values_takes_two_places() -> None:
     assert size == 1280
 
 
-def pack(data: np.ndarray, buffer: Buffer, layout: Layout) -> np.ndarray:
-    return data.reshape(buffer.shape).transpose(layout.permutation or range(len(buffer.shape)))
-
-
 def test_a_constant_is_stored_once_for_each_layout_and_shared_by_content() -> None:
     parameters = Parameters()
     data = np.arange(6, dtype=np.float32).reshape(2, 3)
     buffer, turned = Buffer("b1", "float32", (2, 3)), reordered(1, 0)
-    plain = parameters.place(data, buffer, Layout(), pack)
-    assert parameters.place(data, buffer, turned, pack) != plain
-    assert parameters.place(data.copy(), buffer, Layout(), pack) == plain
-    assert parameters.place(data, Buffer("b7", "float32", (6,)), Layout(), pack) == plain  # equal bytes
+    plain = parameters.place(data, buffer, Layout())
+    assert parameters.place(data, buffer, turned) != plain
+    assert parameters.place(data.copy(), buffer, Layout()) == plain
+    assert parameters.place(data, Buffer("b7", "float32", (6,)), Layout()) == plain  # equal bytes
     assert [offset for offset, _ in parameters.arrays] == [0, 64]
     assert parameters.arrays[1][1].tolist() == [[0, 3], [1, 4], [2, 5]]

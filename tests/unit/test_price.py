@@ -34,9 +34,10 @@ ONE = Work.of(
     demanded=1e-4,
     arriving=5e-4,
     transferred=1e-4,
+    phases=1,
     forks=1,
 )
-COEFFICIENTS = ("sharpness", "demanded_share", "streamed_wait_ratio", "fork_join_seconds")
+COEFFICIENTS = ("sharpness", "demanded_share", "streamed_wait_ratio", "phase_seconds", "fork_join_seconds")
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Work)])

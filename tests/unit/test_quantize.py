@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modelc.cli.quantizing import share_of
+from modelc.compile.options import share
 from modelc.frontend.quantize.recipe import LayerChoice, Range, Recipe
 from modelc.frontend.quantize.weights import as_bytes, bias_as_whole
 from modelc.ir.graph import Node
@@ -17,8 +17,7 @@ from modelc.passes.quantized import can_be_narrowed, narrowed
 from modelc.quantize.cut import Cut, Step, Way, cut, ordered
 from modelc.quantize.decide import judged_for
 from modelc.quantize.measure import Agreement, ByMetric, unseen
-from modelc.quantize.ranges import ranges_of
-from modelc.quantize.smoothing import divisors_of
+from modelc.quantize.trials import divisors_of, ranges_of
 
 F = np.float32
 
@@ -227,4 +226,4 @@ def test_a_recipe_is_the_same_from_its_json() -> None:
 
 
 def test_shares() -> None:
-    assert share_of("1%") == share_of("0.01") == share_of("1 %") == 0.01
+    assert share("1%") == share("0.01") == share("1 %") == 0.01

@@ -28,7 +28,7 @@ def test_proposals_are_accepted_and_each_is_new(name: str) -> None:
     count = 0
     for _ in range(3):
         found = explorer.propose(6)
-        assert len(found) <= 6 and all(space.legal(space.row(one)[None, :])[0] for one in found)
+        assert len(found) <= 6 and all(space.legal(one.row[None, :])[0] for one in found)
         for one in found:
             assert one.candidate == one.sketch.candidate(one.point)
             seen.add(one.candidate.key)
@@ -63,7 +63,7 @@ def test_wrong_measurements_teach_nothing() -> None:
     explorer = Evolve(space_of(CONV))
     found = explorer.propose(3)
     explorer.learn([(one, Measurement("crashed", "it died")) for one in found])
-    assert not len(explorer.rows) and explorer.propose(3)
+    assert not len(explorer.residual.rows) and explorer.propose(3)
 
 
 def test_operations_stay_within_the_knobs() -> None:

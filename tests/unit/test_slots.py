@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from nest_texts import parse_nest
 
 from modelc.codegen.lower.leaves import slot_width, vectors_along
 from modelc.ir.nest import Alloc
-from modelc.ir.text import parse_nest
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_is_no_schedule_is_refused_before_it_is_built(what, monkeypatch):
-    monkeypatch.setattr(choose, "nest_of", lambda *_: pytest.fail("it was built"))
+    monkeypatch.setattr(choose, "build_nest", lambda *_: pytest.fail("it was built"))
     candidate, sentence = BROKEN[what]
     with pytest.raises(InvalidCandidate, match=sentence):
         accepted(TASK, candidate, TARGET)

@@ -14,16 +14,25 @@ from modelc.cli.tuning_view import SHOWN, clock, head, viewing
 from modelc.tune.search.objectives import Weights, total
 from modelc.tune.search.scheduler import Scheduler, Work
 from modelc.tune.search.standing import ModelStanding, Standing, TaskStanding, Watch
-from modelc.tune.search.tune import Budget, tune_tasks
+from modelc.tune.search.tune import Budget, Search
 
 
 def test_standings_say_what_was_found() -> None:
     subjects, budget = subjects_of(MATMULS), Budget(trials=48)
     machine = Machine([s.untuned for s in subjects])
     scheduler = Scheduler([Work(1e-3), Work(2e-3)], total(Weights.of(np.array([[3.0, 1.0]]))))
-    names = {s.key: f"matmul_{k}" for k, s in enumerate(subjects)}
-    watch, seen = Watch(subjects, names, scheduler, budget, ["m"], [1.5]), list[Standing]()
-    tune_tasks(subjects, scheduler, machine, budget, None, lambda m, s: seen.append(watch.after(m, s)), batch=12)
+    subjects = [replace(s, name=f"matmul_{k}") for k, s in enumerate(subjects)]
+    watch, seen = Watch(budget, ["m"], [1.5]), list[Standing]()
+    watch.begin(subjects)
+    Search(
+        subjects,
+        scheduler,
+        machine,
+        budget,
+        None,
+        lambda m, s: seen.append(watch.after(m, s, subjects, scheduler)),
+        batch=12,
+    ).run()
     assert [one.trials for one in seen] == [12, 24, 36, 48] and [one.trials_left for one in seen] == [36, 24, 12, 0]
     last = seen[-1]
     assert last.untuned_seconds == pytest.approx(4e-3) and last.predicted_seconds < 3.6e-3 and last.seconds_left is None
@@ -34,7 +43,10 @@ def test_standings_say_what_was_found() -> None:
     assert {one.task: one.gain for one in last.tasks} == {s.key: s.gain for s in subjects}
     assert sum(one.measured for one in last.tasks) == 48
     assert all(one.improved is not None and one.improved <= last.seconds + 1e-3 for one in last.tasks)
-    assert last.to_json()["name"] == last.current.name and "tasks" not in last.to_json()
+    assert (
+        last.to_json()["name"] == next(one.name for one in last.tasks if one.task == last.task)
+        and "tasks" not in last.to_json()
+    )
 
 
 def test_the_view_shows_time_rate_and_tasks() -> None:
@@ -45,7 +57,7 @@ def test_the_view_shows_time_rate_and_tasks() -> None:
         )
 
     every = tuple(map(one, range(SHOWN + 3)))
-    each = (ModelStanding("a", 1.5e-3, 1.8e-3), ModelStanding.of("b\x1b", 0.5e-3, 0.7e-3, 2.0, ""))
+    each = (ModelStanding("a", 1.5e-3, 1.8e-3), ModelStanding("b\x1b", 0.5e-3, 0.7e-3, 2.8))
     now = Standing(every[0].task, 100.0, 200.0, 840, None, 8.4, 2e-3, 2.5e-3, each, every)
     rest = "840 measured, 8.4/s; 2.000 ms predicted, 1.250 times as fast as untuned"
     assert head(now) == f"1:40, 3:20 left; {rest}" and head(now, 300.0) == f"6:40, 0:00 left; {rest}"

@@ -47,6 +47,10 @@ class Application:
         return {i.name: loop.var for i, loop in zip(taken, self.loops, strict=True)}
 
     @property
+    def written(self) -> str:
+        return self.leaf.writes[0].buffer
+
+    @property
     def ranges(self) -> dict[str, int]:
         """The loops' variables and extents."""
         return {loop.var: loop.extent for loop in self.loops}
@@ -65,11 +69,17 @@ class Application:
         raise InvalidIR(f"block {self.leaf.block} does not compute what {self.intrinsic.name} does")
 
 
-def application_of(loop: For, intrinsics: Sequence[Intrinsic]) -> Application:
-    """What the loops from `loop` on apply. Raises InvalidIR where they are not the intrinsic's."""
+def alike_loops(loop: For) -> list[For]:
+    """The loops from `loop` on with its tag, as far as each is all that the one around it does."""
     loops = [loop]
     while len(loops[-1].body) == 1 and isinstance(inner := loops[-1].body[0], For) and inner.tag == loop.tag:
         loops.append(inner)
+    return loops
+
+
+def application_of(loop: For, intrinsics: Sequence[Intrinsic]) -> Application:
+    """What the loops from `loop` on apply. Raises InvalidIR where they are not the intrinsic's."""
+    loops = alike_loops(loop)
     leaf = loops[-1].body[0]
     if len(loops[-1].body) > 1 or not isinstance(leaf, Leaf):
         raise InvalidIR(f"something else than one leaf lies in the loops of {loop.intrinsic}")
@@ -101,21 +111,13 @@ def applications(body: tuple[Stmt, ...], intrinsics: Sequence[Intrinsic]) -> Ite
 
 def accumulating(region: Region, body: tuple[Stmt, ...], intrinsics: Sequence[Intrinsic]) -> list[Application]:
     """What adds to the Region."""
-    applied = applications(body, intrinsics)
-    return [
-        application
-        for application in applied
-        if application.leaf.part == "update" and application.leaf.writes[0].buffer == region.name
-    ]
+    return [x for x in applications(body, intrinsics) if x.leaf.part == "update" and x.written == region.name]
 
 
 def stores_accumulators(region: Region, body: tuple[Stmt, ...], intrinsics: Sequence[Intrinsic]) -> bool:
     """Whether tile registers are stored to the Region."""
-    assigning = (application for application in applications(body, intrinsics) if application.leaf.part == "assign")
-    return any(
-        application.intrinsic.tiles is not None and application.leaf.writes[0].buffer == region.name
-        for application in assigning
-    )
+    assigning = (x for x in applications(body, intrinsics) if x.leaf.part == "assign")
+    return any(x.intrinsic.tiles is not None and x.written == region.name for x in assigning)
 
 
 # --- where operands are -------------------------------------------------------------------------------------------

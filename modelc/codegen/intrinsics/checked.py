@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from threading import Lock
 
-from modelc.codegen.agreed import is_agreed, remember
+from modelc.codegen.agreed import asked, is_agreed, remember
 from modelc.errors import TargetError
-from modelc.python_worker import worker_command
 from modelc.target import Intrinsic, Target, shipped_intrinsics
 
 SECONDS = 120  # to compile and run one
@@ -80,17 +78,6 @@ def check_intrinsics(intrinsics: Sequence[Intrinsic]) -> Iterator[Outcome]:
 
 def _asked(intrinsics: Sequence[Intrinsic]) -> tuple[list[Outcome], str]:
     """What a process says of intrinsics until it ends, and why it ended before it was done."""
-    command = worker_command("modelc.codegen.intrinsics.check")
-    limit = SECONDS * len(intrinsics)
-    try:
-        done = subprocess.run(command, input=pickle.dumps(list(intrinsics)), capture_output=True, timeout=limit)
-        stdout, words = done.stdout, _last_words(done.stderr, done.returncode)
-    except subprocess.TimeoutExpired as error:
-        stdout, words = error.stdout or b"", f"it was not done within {limit} s"
-    return [Outcome(**json.loads(line)) for line in stdout.splitlines() if line.endswith(b"}")], words
-
-
-def _last_words(stderr: bytes, code: int) -> str:
-    lines = [line.strip() for line in stderr.decode(errors="replace").splitlines() if line.strip()]
-    said = [line for line in lines if "LLVM ERROR" in line] or lines[-1:]
-    return said[0][:300] if said else f"it crashes (signal {-code})" if code < 0 else f"exit code {code}"
+    seconds = SECONDS * len(intrinsics)
+    said, _, words = asked("modelc.codegen.intrinsics.check", pickle.dumps(list(intrinsics)), seconds)
+    return [Outcome(**json.loads(line)) for line in said.splitlines() if line.endswith(b"}")], words

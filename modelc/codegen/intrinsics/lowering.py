@@ -20,27 +20,17 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise, product
+from math import prod
 from typing import Any
 
 from modelc.codegen.lean_tvm import tvm, tx
-from modelc.codegen.vectors import int32, moved, ramp
+from modelc.codegen.math.llvm_text import with_texts
+from modelc.codegen.vectors import int32, joined, lanes_at, moved, ramp
 from modelc.errors import TargetError
 from modelc.ir.block import compact_strides
 from modelc.ir.expr import DTYPES
 from modelc.target.intrinsic import Intrinsic, Operand, Tiles
-from modelc.target.intrinsic_code import (
-    Binary,
-    Bitcast,
-    Broadcast,
-    Call,
-    Code,
-    Name,
-    Number,
-    Shuffle,
-    VectorType,
-    Widen,
-    calls,
-)
+from modelc.target.intrinsic_code import Call, Code, Name, Number, VectorType, calls
 
 _BINARY = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
 _LLVM_TYPES = {"float16": "half", "bfloat16": "bfloat", "float32": "float", "float64": "double"}
@@ -66,22 +56,15 @@ def emit(intrinsic: Intrinsic, operands: Mapping[str, Any]) -> Any:
 
 def load(operand: Operand, place: Place) -> Any:
     """All elements of an operand as one vector, row-major."""
-    offsets = [sum(i * s for i, s in zip(at, place.strides, strict=True)) for at in _points(operand)]
-    runs = _runs(offsets)
-    parts = [
-        tx.BufferLoad(place.buffer, [_at(place, start) if n == 1 else ramp(_at(place, start), step, n)])
-        for start, step, n in runs
-    ]
-    return parts[0] if len(parts) == 1 else tx.Shuffle(parts, [int32(k) for k in range(len(offsets))])
+    parts = [tx.BufferLoad(place.buffer, [at]) for at, _ in _stretches(operand, place)]
+    return joined(parts, prod(operand.shape))
 
 
 def store(operand: Operand, place: Place, value: Any) -> list[Any]:
     """Statements that store a vector as the elements of an operand."""
-    offsets = [sum(i * s for i, s in zip(at, place.strides, strict=True)) for at in _points(operand)]
     result, done = [], 0
-    for start, step, n in _runs(offsets):
-        part = value if n == len(offsets) else tx.Shuffle([value], [int32(k) for k in range(done, done + n)])
-        at = _at(place, start) if n == 1 else ramp(_at(place, start), step, n)
+    for at, n in _stretches(operand, place):
+        part = value if n == prod(operand.shape) else lanes_at(value, range(done, done + n))
         result.append(tx.BufferStore(place.buffer, part, [at]))
         done += n
     return result
@@ -89,16 +72,10 @@ def store(operand: Operand, place: Place, value: Any) -> list[Any]:
 
 def imported(intrinsics: Iterable[Intrinsic], body: Any) -> Any:
     """`body` with the LLVM functions that `emit` calls for these intrinsics; they are inlined."""
-    wrappers = {
-        _wrapper(c): _wrapper_text(c)
-        for intrinsic in intrinsics
-        for c in calls(intrinsic.implementation)
-        if _wrapped(c)
-    }
-    if not wrappers:
-        return body
+    called = [c for intrinsic in intrinsics for c in calls(intrinsic.implementation) if _wrapped(c)]
+    wrappers = {_wrapper(c): _wrapper_text(c) for c in called}
     text = "\n".join(wrappers[name] for name in sorted(wrappers))
-    return tx.AttrStmt(int32(0), "pragma_import_llvm", tvm.ir.StringImm(text), body)
+    return with_texts({"wrappers": text}, body) if wrappers else body
 
 
 # --- vectors --------------------------------------------------------------------------------------------------------
@@ -107,28 +84,28 @@ def imported(intrinsics: Iterable[Intrinsic], body: Any) -> Any:
 def _value(code: Code, names: Mapping[str, Any]) -> Any:
     if isinstance(code, Name):
         return names[code.name]
+    if isinstance(code, Number):
+        number = tx.const(code.value, code.type.dtype)
+        return number if code.type.lanes == 1 else tx.Broadcast(number, code.type.lanes)
+    args = [_value(arg, names) for arg in code.args]
     if isinstance(code, Call):
-        args = [_value(arg, names) for arg in code.args]
         if code.type is None:
             return tx.call_llvm_intrin("void", _checked_name(code.llvm), *args)
         if _wrapped(code):
             return tx.call_pure_extern(_tvm_type(code.type), _wrapper(code), *args)
         return tx.call_llvm_pure_intrin(_tvm_type(code.type), _checked_name(code.llvm), *args)
-    if isinstance(code, Bitcast):
-        value, dtype = _value(code.value, names), _tvm_type(code.type)
-        assert code.value.type is not None
-        return value if dtype == _tvm_type(code.value.type) else tx.reinterpret(dtype, value)
-    if isinstance(code, Broadcast):
-        return tx.Broadcast(_value(code.value, names), code.type.lanes)
-    if isinstance(code, Widen):
-        return tx.Cast(_tvm_type(code.type), _value(code.value, names))
-    if isinstance(code, Shuffle):
-        return tx.Shuffle([_value(value, names) for value in code.values], [int32(lane) for lane in code.lanes])
-    if isinstance(code, Binary):
-        return _BINARY[code.op](_value(code.left, names), _value(code.right, names))
-    assert isinstance(code, Number)
-    number = tx.const(code.value, code.type.dtype)
-    return number if code.type.lanes == 1 else tx.Broadcast(number, code.type.lanes)
+    dtype = _tvm_type(code.type)
+    if code.op == "bitcast":
+        before = code.args[0].type
+        assert before is not None
+        return args[0] if dtype == _tvm_type(before) else tx.reinterpret(dtype, args[0])
+    if code.op == "broadcast":
+        return tx.Broadcast(args[0], code.type.lanes)
+    if code.op == "widen":
+        return tx.Cast(dtype, args[0])
+    if code.op == "shuffle":
+        return tx.Shuffle(args, [int32(lane) for lane in code.lanes])
+    return _BINARY[code.op](*args)
 
 
 def _checked_name(llvm: str) -> str:
@@ -138,11 +115,18 @@ def _checked_name(llvm: str) -> str:
 
 
 def _tvm_type(type_: VectorType) -> str:
-    return str(VectorType("uint16", type_.lanes) if type_.dtype == "bfloat16" else type_)
+    return str(_of_bits(type_))
 
 
-def _points(operand: Operand) -> Iterable[tuple[int, ...]]:
-    return product(*map(range, operand.shape))
+def _of_bits(type_: VectorType) -> VectorType:
+    return VectorType("uint16", type_.lanes) if type_.dtype == "bfloat16" else type_
+
+
+def _stretches(operand: Operand, place: Place) -> list[tuple[Any, int]]:
+    """Where elements of an operand are that are evenly spaced, as TIR, and how many."""
+    points = product(*map(range, operand.shape))
+    offsets = [sum(i * s for i, s in zip(at, place.strides, strict=True)) for at in points]
+    return [(ramp(_at(place, start), step, n), n) for start, step, n in _runs(offsets)]
 
 
 def _runs(offsets: list[int]) -> list[tuple[int, int, int]]:
@@ -206,7 +190,7 @@ def _llvm_type(type_: VectorType) -> str:
 
 
 def _bits_type(type_: VectorType) -> str:
-    return _llvm_type(VectorType("uint16", type_.lanes) if type_.dtype == "bfloat16" else type_)
+    return _llvm_type(_of_bits(type_))
 
 
 # --- tile registers -------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from modelc.codegen.lean_tvm import tvm, tx
 from modelc.codegen.lower.leaves import flattened, lane_step
 from modelc.codegen.lower.limits import limited_float, limited_whole
 from modelc.codegen.lower.places import Memory, Registers, Scope, bind, load_slots, number, store_slots, stored_dtype
-from modelc.codegen.math.code import tir_dtype
+from modelc.codegen.math.code import COMPARED, tir_dtype
 from modelc.codegen.math.operations import lower_cast, lower_limited, lower_op
 from modelc.codegen.vectors import (
     INDEX_OPS,
@@ -18,6 +18,7 @@ from modelc.codegen.vectors import (
     held,
     int32,
     integer,
+    joined,
     lanes_of,
     moved,
     ramp,
@@ -70,7 +71,7 @@ class Expressions:
             return (index if given == "int64" else lower_cast("int64", index, given, lanes)), lanes
         if isinstance(e, Load):
             return self.load(e, scope)
-        if e.name in ("lt", "le", "gt", "ge", "eq", "ne") and all(self.is_index(a) for a in e.args):
+        if e.name in COMPARED and all(linear(a) is not None for a in e.args):
             by_lanes = scope.vector is not None and any(scope.vector[0] in variables(a) for a in e.args)
             sides = [self.index(a, scope, by_lanes) for a in e.args]
             lanes = max(map(lanes_of, sides))
@@ -121,9 +122,6 @@ class Expressions:
         made = stores()
         named, self.bindings = self.bindings, outer
         return [*named, *made]
-
-    def is_index(self, e: Expr) -> bool:
-        return linear(e) is not None
 
     def select(self, e: Op, scope: Scope) -> tuple[Any, int]:
         """A select; one whose condition is the same for all lanes evaluates the side it takes alone."""
@@ -232,7 +230,7 @@ class Expressions:
             var, lanes = scope.vector
             single = [bind(scope, var, Const(k), 1) for k in range(lanes)]
             elements = [self.load(access, Scope(s.values, s.ranges, s.storage, None, s.scratch))[0] for s in single]
-            return tx.Shuffle(elements, [int32(k) for k in range(lanes)]), lanes
+            return joined(elements, lanes), lanes
         lanes = 1 if step == 0 or scope.vector is None else scope.vector[1]
         if isinstance(place, Registers):
             loaded = load_slots(place, number(flat), step, lanes)
@@ -242,7 +240,7 @@ class Expressions:
             if lanes > 1 and 1 < step <= MOST_STEP:
                 loaded = self.spread(place.buffer, base, step, lanes)
             else:
-                loaded = tx.BufferLoad(place.buffer, [base if lanes == 1 else ramp(base, step, lanes)])
+                loaded = tx.BufferLoad(place.buffer, [ramp(base, step, lanes)])
         if place.region.dtype == "bool":
             loaded = tx.NE(loaded, widen(tx.IntImm("uint8", 0), 1, lanes))
         return loaded, lanes
@@ -265,7 +263,7 @@ class Expressions:
             return store_slots(place, number(flat), step or 0, value, lanes)
         assert isinstance(place, Memory)
         base = self.base_of(flat, place.offset, scope)
-        return tx.BufferStore(place.buffer, value, [base if lanes == 1 else ramp(base, step or 0, lanes)])
+        return tx.BufferStore(place.buffer, value, [ramp(base, step or 0, lanes)])
 
     def index(self, e: Expr, scope: Scope, by_lanes: bool = False) -> Any:
         """The TIR of an index expression; the vector variable becomes a ramp."""
@@ -281,7 +279,7 @@ class Expressions:
             return integer(dtype, int(e.value))
         if isinstance(e, Var):
             if scope.vector is not None and e.name == scope.vector[0]:
-                return tx.Ramp(int32(0), int32(1), scope.vector[1])
+                return ramp(int32(0), 1, scope.vector[1])
             var = self.loop_vars[e.name]
             return var if dtype == self.counts else tx.Cast(dtype, var)
         if isinstance(e, Load):

@@ -34,15 +34,11 @@ def limited_whole(e: Expr, dtypes: Mapping[str, str]) -> Limited | None:
     whole number can be c."""
     if not isinstance(e, Op) or e.name != "cast" or e.dtype not in SMALL:
         return None
-    (upper,) = e.args
-    lower = upper.args[0] if isinstance(upper, Op) and upper.name == "min" else None
-    if not isinstance(upper, Op) or not isinstance(lower, Op) or lower.name != "max":
+    above, most = _with_constant("min", e.args[0])
+    number, least = _with_constant("max", above)
+    if most is None or least != 0 or dtype_of(above, dtypes) != "float32" or not 0 <= most <= np.iinfo(e.dtype).max:
         return None
-    most, least = upper.args[1], lower.args[1]
-    if not isinstance(most, Const) or not isinstance(least, Const) or dtype_of(lower, dtypes) != "float32":
-        return None
-    fits = least.value == 0 and 0 <= most.value <= np.iinfo(e.dtype).max
-    return Limited(lower.args[0], float(most.value)) if fits else None
+    return Limited(number, most)
 
 
 def limited_float(e: Expr, dtypes: Mapping[str, str]) -> Limited | None:
@@ -66,6 +62,15 @@ def limited_float(e: Expr, dtypes: Mapping[str, str]) -> Limited | None:
 
 def _added(e: Expr) -> tuple[Expr, float]:
     """(x, c) where `e` is x + c or x - c; (e, 0) otherwise."""
-    if isinstance(e, Op) and e.name in ("add", "sub") and isinstance(e.args[1], Const):
-        return e.args[0], float(e.args[1].value) * (1 if e.name == "add" else -1)
+    for name, sign in (("add", 1), ("sub", -1)):
+        number, constant = _with_constant(name, e)
+        if constant is not None:
+            return number, sign * constant
     return e, 0.0
+
+
+def _with_constant(name: str, e: Expr) -> tuple[Expr, float | None]:
+    """(x, c) where `e` is the operation of x and a constant c; (e, None) otherwise."""
+    if isinstance(e, Op) and e.name == name and isinstance(e.args[1], Const):
+        return e.args[0], float(e.args[1].value)
+    return e, None

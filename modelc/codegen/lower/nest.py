@@ -9,10 +9,11 @@ becomes one stack slot per vector, which LLVM promotes to registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from modelc.codegen.intrinsics.applications import (
     Application,
@@ -53,8 +54,8 @@ from modelc.codegen.lower.places import (
     stored_dtype,
 )
 from modelc.codegen.lower.transpose import crossed
-from modelc.codegen.math.llvm_text import importing
-from modelc.codegen.vectors import constant, halved, int32, integer, local_buffer, sequence, widen
+from modelc.codegen.math.llvm_text import importing, with_texts
+from modelc.codegen.vectors import constant, halved, int32, integer, local_buffer, parameter, sequence, widen
 from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, bounds, simplify
 from modelc.ir.block import AGGREGATIONS
@@ -68,18 +69,28 @@ STACK_BYTES = 1 << 14  # larger local storage is taken from the scratch of the t
 # stack to 16 bytes, and each would lie across two lines
 ALIGN = 64
 
+T = TypeVar("T", bound=Stmt)
+
 
 @dataclass(frozen=True)
-class Phase:
-    """One function: its TIR, its arguments in order, the extent of its parallel loop, the scratch a thread needs, the
-    intrinsics in it."""
+class KernelStep:
+    """One C function: `void SYMBOL(T* arg..., uint8_t* scratch, int32_t begin, int32_t end)` over [0, extent).
+    `written` are those of its arguments that it writes. `intrinsics` are what its loops are made of; without any they
+    are plain vectors."""
 
-    function: tx.PrimFunc
     symbol: str
     args: tuple[str, ...]
+    written: frozenset[str]
     extent: int
     scratch_bytes: int
-    intrinsics: tuple[Intrinsic, ...]
+    intrinsics: tuple[Intrinsic, ...] = ()
+
+
+class Phase(NamedTuple):
+    """A step of a kernel, and its TIR."""
+
+    step: KernelStep
+    function: tx.PrimFunc
 
 
 def lower_nest(nest: Nest, symbol: str, intrinsics: Sequence[Intrinsic] = (), address_bits: int = 64) -> list[Phase]:
@@ -112,9 +123,7 @@ class _Lowering(Expressions):
         self.files: dict[int, TileFile] = {}  # by the identity of their Alloc
         self.open: TileFile | None = None  # the last of them
         self.applied: dict[str, Intrinsic] = {}
-        self.applications: dict[int, tuple[For, Application, Mapping[str, Load]]] = {}  # by the identity of the loop
-        # what asked() says, by the Leaf's identity
-        self.leaves: dict[int, tuple[Leaf, Leaf, list[Expr], list[Op]]] = {}
+        self.remembered: dict[int, tuple[Stmt, Any]] = {}  # what is the same for every copy of a statement, by identity
         regions = (*nest.params, *nest.temporaries, *(s.region for s in statements(body) if isinstance(s, Alloc)))
         super().__init__({r.name: r.dtype for r in regions}, counts)
         self.scratch_bytes = 0
@@ -126,20 +135,17 @@ class _Lowering(Expressions):
         regions = phase_regions(self.nest, self.body)
         params, storage = [], {}
         for region in regions:
-            dtype = stored_dtype(region.dtype)
-            pointer = tx.Var(region.name, tvm.ir.PointerType(tvm.ir.PrimType(dtype)))
-            size = region.bytes // DTYPES[region.dtype].itemsize
-            buffer = tx.decl_buffer(
-                (max(size, 1),), dtype, f"{region.name}_", data_alignment=DTYPES[region.dtype].itemsize
-            )
-            self.declared.append(tx.DeclBuffer(buffer, data=pointer))
+            itemsize = DTYPES[region.dtype].itemsize
+            elements = max(region.bytes // itemsize, 1)
+            pointer, buffer, declared = parameter(region.name, stored_dtype(region.dtype), elements, itemsize)
+            self.declared.append(declared)
             params.append(pointer)
             storage[region.name] = Memory(region, buffer)
         begin, end = tx.Var("begin", "int32"), tx.Var("end", "int32")
         scope = Scope(storage=storage)
         first = self.body[0] if len(self.body) == 1 else None
         before = self.shaping(self.body)
-        with importing() as functions:
+        with importing() as texts:
             if isinstance(first, For) and first.tag == "parallel":
                 extent = first.extent
                 inner = bind(scope, first.var, Var(first.var), extent)
@@ -150,11 +156,13 @@ class _Lowering(Expressions):
                 extent, code = 1, self.block(self.body, scope)
         if self.open is not None:
             code = [*before, *code, release(self.open.intrinsic)]
-        body = functions.around(imported(self.applied.values(), sequence([*self.declared, *code])))
+        body = with_texts(texts, imported(self.applied.values(), sequence([*self.declared, *code])))
         function = tx.PrimFunc([*params, self.scratch, begin, end], body)
         function = function.with_attr("global_symbol", self.symbol).with_attr("tirx.noalias", not in_place(self.nest))
-        args, applied = tuple(r.name for r in regions), tuple(self.applied.values())
-        return Phase(function, self.symbol, args, extent, self.scratch_bytes, applied)
+        args, leaves = tuple(r.name for r in regions), (s for s in statements(self.body) if isinstance(s, Leaf))
+        written = frozenset(write.buffer for leaf in leaves for write in leaf.writes) & {*args}
+        applied = tuple(self.applied.values())
+        return Phase(KernelStep(self.symbol, args, written, extent, self.scratch_bytes, applied), function)
 
     def prefetch(self, stmt: Prefetch, scope: Scope) -> Any:
         """A read that is soon to come, into the second-level cache: what is worked on keeps the first to itself; or a
@@ -232,8 +240,7 @@ class _Lowering(Expressions):
         if loop.intrinsic is not None:
             return self.application(loop, scope)
         if loop.tag == "vector" and all(isinstance(s, Leaf) for s in loop.body):
-            inner = bind(scope, loop.var, Var(loop.var), loop.extent)
-            vector = Scope(inner.values, inner.ranges, inner.storage, (loop.var, loop.extent), inner.scratch)
+            vector = replace(bind(scope, loop.var, Var(loop.var), loop.extent), vector=(loop.var, loop.extent))
             return [s for leaf in loop.body for s in self.vector_leaf(leaf, vector)]  # type: ignore[arg-type]
         if loop.tag == "pipeline":
             return self.block(pipelined(loop), scope)
@@ -243,21 +250,16 @@ class _Lowering(Expressions):
     def allocate(self, alloc: Alloc, after: tuple[Stmt, ...], scope: Scope) -> tuple[Scope, list[Any]]:
         region = alloc.region
         accumulated = accumulating(region, after, self.intrinsics) if alloc.scope == "register" else []
-        if accumulated and accumulated[0].intrinsic.tiles is not None:
-            file = tile_file(region, accumulated)
-            self.files[id(alloc)] = self.open = file
-            return replace(scope, storage={**scope.storage, region.name: file}), []
-        if accumulated and len(accumulated[0].intrinsic.accumulator.shape) > 1:
-            blocks = slots_of(region, accumulated[0].intrinsic)
-            storage = {**scope.storage, region.name: blocks}
-            return replace(scope, storage=storage), [tx.AllocBuffer(s) for s in blocks.slots]
-        dtype = stored_dtype(region.dtype)
-        size = prod(region.shape)
-        itemsize = DTYPES[region.dtype].itemsize
-        place: Memory | Registers
+        dtype, itemsize, size = stored_dtype(region.dtype), DTYPES[region.dtype].itemsize, prod(region.shape)
+        place: Storage
         stmts: list[Any] = []
         used = scope.scratch
-        if alloc.scope == "register" and indexed_by_constants(region.name, after):
+        if accumulated and accumulated[0].intrinsic.tiles is not None:
+            place = self.files[id(alloc)] = self.open = tile_file(region, accumulated)
+        elif accumulated and len(accumulated[0].intrinsic.accumulator.shape) > 1:
+            place = slots_of(region, accumulated[0].intrinsic)
+            stmts = [tx.AllocBuffer(s) for s in place.slots]
+        elif alloc.scope == "register" and indexed_by_constants(region.name, after):
             width = slot_width(region, after, ALIGN // itemsize)
             slots = [local_buffer(width, dtype, f"{region.name}_{k}") for k in range(size // width)]
             stmts = [tx.AllocBuffer(s) for s in slots]
@@ -270,8 +272,7 @@ class _Lowering(Expressions):
             place = Memory(region, self.scratch_buffer(dtype), scope.scratch // itemsize)
             used = scope.scratch + -(-size * itemsize // ALIGN) * ALIGN
             self.scratch_bytes = max(self.scratch_bytes, used)
-        storage = {**scope.storage, region.name: place}
-        return Scope(scope.values, scope.ranges, storage, scope.vector, used), stmts
+        return replace(scope, storage={**scope.storage, region.name: place}, scratch=used), stmts
 
     def scratch_buffer(self, dtype: str) -> Any:
         """The scratch pointer as a buffer of `dtype`."""
@@ -284,18 +285,20 @@ class _Lowering(Expressions):
 
     # --- intrinsics -----------------------------------------------------------------------------------------------
 
+    def once(self, stmt: T, compute: Callable[[T], Any]) -> Any:
+        """What is computed of a statement: the same for every copy of it."""
+        if id(stmt) not in self.remembered:
+            self.remembered[id(stmt)] = stmt, compute(stmt)
+        return self.remembered[id(stmt)][1]
+
     def applied_by(self, loop: For) -> tuple[Application, Mapping[str, Load]]:
-        """What the loops from `loop` on apply, and of an update what each operand is: the same for every copy."""
-        remembered = self.applications.get(id(loop))
-        if remembered is None:
-            application = application_of(loop, self.intrinsics)
-            operands = application.accesses(self.dtypes) if application.leaf.part == "update" else {}
-            remembered = self.applications[id(loop)] = loop, application, operands
-        return remembered[1:]
+        """What the loops from `loop` on apply, and of an update what each operand is."""
+        application = application_of(loop, self.intrinsics)
+        return application, application.accesses(self.dtypes) if application.leaf.part == "update" else {}
 
     def application(self, loop: For, scope: Scope) -> list[Any]:
         """One application of an intrinsic."""
-        application, accesses = self.applied_by(loop)
+        application, accesses = self.once(loop, self.applied_by)
         intrinsic, leaf, names = application.intrinsic, application.leaf, application.variables
         self.applied[intrinsic.name] = intrinsic
         inner = scope
@@ -321,66 +324,49 @@ class _Lowering(Expressions):
         place = scope.storage[held.buffer]
         if isinstance(place, TileFile):
             return on_tiles(application, accesses, place, offset, locate)
+        assert isinstance(place, Registers | Slots)
         accumulator = intrinsic.accumulator
         first, _ = steps(accumulator, offset(held), names)
         lanes = accumulator.type.lanes
         if leaf.part == "assign":
             there, _ = locate(accumulator, leaf.writes[0])
-            return store(accumulator, there, self.load_accumulator(place, first, lanes))
+            return store(accumulator, there, load_slots(place, number(first), 1, lanes))
         if leaf.part == "init":
             value = widen(constant(Const(0, accumulator.dtype)), 1, lanes)
         else:
-            operands: dict[str, Any] = {accumulator.name: self.load_accumulator(place, first, lanes)}
+            operands: dict[str, Any] = {accumulator.name: load_slots(place, number(first), 1, lanes)}
             for name, access in accesses.items():
                 if name != accumulator.name:
                     operands[name], _ = locate(intrinsic.operand(name), access)
             value = emit(intrinsic, operands)
-        return [self.store_accumulator(place, first, value, lanes)]
-
-    def load_accumulator(self, place: Storage, first: Linear | Expr, lanes: int) -> Any:
-        if isinstance(place, Slots):
-            return tx.BufferLoad(place.at(number(first)), [tx.Ramp(int32(0), int32(1), lanes)])
-        assert isinstance(place, Registers)
-        return load_slots(place, number(first), 1, lanes)
-
-    def store_accumulator(self, place: Storage, first: Linear | Expr, value: Any, lanes: int) -> Any:
-        if isinstance(place, Slots):
-            return tx.BufferStore(place.at(number(first)), value, [tx.Ramp(int32(0), int32(1), lanes)])
-        assert isinstance(place, Registers)
-        return store_slots(place, number(first), 1, value, lanes)
+        return [store_slots(place, number(first), 1, value, lanes)]
 
     # --- leaves ---------------------------------------------------------------------------------------------------
 
     def leaf(self, leaf: Leaf, scope: Scope) -> list[Any]:
-        """One execution of a leaf on scalars."""
-        return self.guarded(leaf, self.with_bindings(lambda: self.scalar_stores(leaf, scope)), scope)
-
-    def scalar_stores(self, leaf: Leaf, scope: Scope) -> list[Any]:
-        values = [self.value(b, scope)[0] for b in leaf.body]
-        if leaf.part == "update":
-            values = self.combined(leaf, values, scope)
-        return [self.store(w, v, scope, 1) for w, v in zip(leaf.writes, values, strict=True)]
+        """One execution of a leaf: on scalars, or for all lanes of the vector loop around it."""
+        return self.guarded(leaf, self.with_bindings(lambda: self.stores(leaf, scope)), scope)
 
     def guarded(self, leaf: Leaf, stores: list[Any], scope: Scope) -> list[Any]:
         if not leaf.where:
             return stores
-        condition = self.value(leaf.where[0], scope)[0]
-        for c in leaf.where[1:]:
-            condition = tx.And(condition, self.value(c, scope)[0])
-        return [tx.IfThenElse(condition, sequence(stores), None)]
+        return [tx.IfThenElse(self.all_of(leaf.where, scope), sequence(stores), None)]
 
-    def combined(self, leaf: Leaf, values: list[Any], scope: Scope, lanes: int = 1) -> list[Any]:
+    def all_of(self, conditions: Iterable[Expr], scope: Scope) -> Any:
+        return reduce(tx.And, [self.value(c, scope)[0] for c in conditions])
+
+    def with_stored(self, leaf: Leaf, values: list[Any], scope: Scope, lanes: int = 1) -> list[Any]:
         """What is stored already, combined with `values`."""
-        held = [self.load(w, scope) for w in leaf.writes]
-        current = [widen(v, n, lanes) for v, n in held]
-        names = [f"held{i}" for i in range(len(values))], [f"new{i}" for i in range(len(values))]
-        values_by_name = dict(zip((*names[0], *names[1]), map(self.bound, (*current, *values)), strict=True))
-        combined = AGGREGATIONS[leaf.aggregation].combine(
-            tuple(Load(n, ()) for n in names[0]), tuple(Load(n, ()) for n in names[1])
-        )
-        dtypes = [self.dtypes[w.buffer] for w in leaf.writes]
-        kinds = dict(zip((*names[0], *names[1]), (*dtypes, *dtypes), strict=True))
-        return [self.known_value(c, values_by_name, kinds, lanes) for c in combined]
+        return self.combined(leaf, [widen(*self.load(w, scope), lanes) for w in leaf.writes], values, lanes)
+
+    def combined(self, leaf: Leaf, a: list[Any], b: list[Any], lanes: int) -> list[Any]:
+        """What a Leaf's aggregation makes of two values of each of its results."""
+        sides = [tuple(Load(f"{side}{i}", ()) for i in range(len(a))) for side in "ab"]
+        names = [x.buffer for side in sides for x in side]
+        values_by_name = dict(zip(names, map(self.bound, (*a, *b)), strict=True))
+        kinds = dict(zip(names, 2 * [self.dtypes[w.buffer] for w in leaf.writes], strict=True))
+        exprs = AGGREGATIONS[leaf.aggregation].combine(*sides)
+        return [self.known_value(e, values_by_name, kinds, lanes) for e in exprs]
 
     def known_value(self, e: Expr, values_by_name: Mapping[str, Any], kinds: Mapping[str, str], lanes: int) -> Any:
         if isinstance(e, Load):
@@ -395,7 +381,7 @@ class _Lowering(Expressions):
         var, _ = scope.vector
         if any(depends(c, var) for c in leaf.where) or not all(self.is_linear(w, scope) for w in leaf.writes):
             return self.lane_by_lane(leaf, scope)
-        leaf, guards, selects = self.asked(leaf, var)
+        leaf, guards, selects = self.once(leaf, lambda leaf: selects_by_lanes(leaf, var))
         if guards:
             return self.split_guards(leaf, guards, scope)
         if any(self.is_guarding(x, scope) for x in selects):
@@ -404,41 +390,30 @@ class _Lowering(Expressions):
             return self.lane_by_lane(leaf, scope)
         if len(leaf.body) == 1 and (guarded := guarded_value(leaf.body[0], var)) is not None:
             return self.branch(leaf, *guarded, scope)
-        return self.guarded(leaf, self.with_bindings(lambda: self.vector_stores(leaf, scope)), scope)
-
-    def asked(self, leaf: Leaf, var: str) -> tuple[Leaf, list[Expr], list[Op]]:
-        """What selects_by_lanes() says: it is the same for every copy of the Leaf."""
-        remembered = self.leaves.get(id(leaf))
-        if remembered is None:
-            remembered = self.leaves[id(leaf)] = leaf, *selects_by_lanes(leaf, var)
-        return remembered[1:]
+        return self.leaf(leaf, scope)
 
     def branch(self, leaf: Leaf, conditions: list[Expr], then: Expr, otherwise: Expr, scope: Scope) -> list[Any]:
         """A leaf whose whole value hangs on conditions that are the same for all lanes: a branch around the vector."""
-        condition = self.value(conditions[0], scope)[0]
-        for c in conditions[1:]:
-            condition = tx.And(condition, self.value(c, scope)[0])
+        condition = self.all_of(conditions, scope)
         sides = [sequence(self.vector_leaf(replace(leaf, body=(side,)), scope)) for side in (then, otherwise)]
         return [tx.IfThenElse(condition, *sides)]
 
-    def vector_stores(self, leaf: Leaf, scope: Scope) -> list[Any]:
-        assert scope.vector is not None
-        var, lanes = scope.vector
+    def stores(self, leaf: Leaf, scope: Scope) -> list[Any]:
+        var, lanes = scope.vector or ("", 1)
         values = [self.value(b, scope) for b in leaf.body]
-        if leaf.part == "update" and not any(depends(w, var) for w in leaf.writes):
+        if leaf.part == "update" and scope.vector is not None and not any(depends(w, var) for w in leaf.writes):
             return self.across_lanes(leaf, values, scope)
         wide = [widen(v, n, lanes) for v, n in values]
         if leaf.part == "update":
-            wide = self.combined(leaf, wide, scope, lanes)
+            wide = self.with_stored(leaf, wide, scope, lanes)
         return [self.store(w, v, scope, lanes) for w, v in zip(leaf.writes, wide, strict=True)]
 
     def lane_by_lane(self, leaf: Leaf, scope: Scope) -> list[Any]:
         assert scope.vector is not None
         var, lanes = scope.vector
-        if lanes > 4:  # a loop, not copies: this is not the hot path
-            flat = Scope(scope.values, scope.ranges, scope.storage, None, scope.scratch)
-            if not any(isinstance(scope.storage[x.buffer], Registers) for x in accesses(leaf)):
-                return [self.serial(var, lanes, lambda: self.leaf(leaf, flat))]
+        if lanes > 4 and not any(isinstance(scope.storage[x.buffer], Registers) for x in accesses(leaf)):
+            # a loop, not copies: this is not the hot path
+            return [self.serial(var, lanes, lambda: self.leaf(leaf, replace(scope, vector=None)))]
         scalar = [bind(scope, var, Const(k), 1) for k in range(lanes)]
         return [s for lane_scope in scalar for s in self.leaf(leaf, replace(lane_scope, vector=None))]
 
@@ -447,10 +422,7 @@ class _Lowering(Expressions):
         inequalities in the lane, so the first and the last lane decide."""
         assert scope.vector is not None
         var, lanes = scope.vector
-        ends = [self.value(substitute(g, {var: Const(k)}), scope)[0] for g in guards for k in (0, lanes - 1)]
-        inside = ends[0]
-        for e in ends[1:]:
-            inside = tx.And(inside, e)
+        inside = self.all_of((substitute(g, {var: Const(k)}) for g in guards for k in (0, lanes - 1)), scope)
         body = tuple(first_sides(b, guards) for b in leaf.body)
         then = self.vector_leaf(replace(leaf, body=body), scope)
         return [tx.IfThenElse(inside, sequence(then), sequence(self.lane_by_lane(leaf, scope)))]
@@ -468,21 +440,7 @@ class _Lowering(Expressions):
         """Lanes combined by halving, then with what is stored."""
         assert scope.vector is not None
         lanes = scope.vector[1]
-        combine = AGGREGATIONS[leaf.aggregation].combine
-        dtypes = [self.dtypes[w.buffer] for w in leaf.writes]
-
-        def combined(low: list[Any], high: list[Any], lanes: int) -> list[Any]:
-            return self.combine_values(combine, low, high, dtypes, lanes)
-
-        wide = halved([widen(v, n, lanes) for v, n in values], lanes, combined, self.bound)
-        wide = self.combined(leaf, wide, scope)
+        combine = partial(self.combined, leaf)
+        wide = halved([widen(v, n, lanes) for v, n in values], lanes, combine, self.bound)
+        wide = self.with_stored(leaf, wide, scope)
         return [self.store(w, v, scope, 1) for w, v in zip(leaf.writes, wide, strict=True)]
-
-    def combine_values(
-        self, combine: Callable[..., tuple[Expr, ...]], a: list[Any], b: list[Any], dtypes: list[str], lanes: int
-    ) -> list[Any]:
-        left, right = [f"a{i}" for i in range(len(a))], [f"b{i}" for i in range(len(b))]
-        exprs = combine(tuple(Load(n, ()) for n in left), tuple(Load(n, ()) for n in right))
-        values_by_name = dict(zip((*left, *right), map(self.bound, (*a, *b)), strict=True))
-        kinds = dict(zip((*left, *right), (*dtypes, *dtypes), strict=True))
-        return [self.known_value(e, values_by_name, kinds, lanes) for e in exprs]

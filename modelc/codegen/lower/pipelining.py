@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from modelc.codegen.intrinsics.applications import alike_loops
 from modelc.codegen.lower.leaves import accesses
 from modelc.codegen.lower.transpose import crossing_moves
 from modelc.ir.expr import Const, Expr, Var, op, substitute, variables
@@ -44,9 +45,7 @@ def pipelined(loop: For) -> Body:
 
 def _flat(loop: For) -> For:
     """Loops of which each is all that the one around it does, as one."""
-    loops = [loop]
-    while len(loops[-1].body) == 1 and isinstance(inner := loops[-1].body[0], For) and inner.tag == loop.tag:
-        loops.append(inner)
+    loops = alike_loops(loop)
     extent = prod(x.extent for x in loops)
     body = substituted(loops[-1].body, _digits(loops, Var(loop.var))) if len(loops) > 1 else loop.body
     return replace(loop, extent=extent, body=body)
@@ -86,16 +85,12 @@ def _stages(body: Body) -> _Stages | None:
     while end and not isinstance(stmts[end - 1], Alloc) and not _written(stmts[end - 1 : end]) & local:
         end -= 1
     begin = end
-    while begin and not _updates(stmts[begin - 1]):
+    while begin and not any(isinstance(s, Leaf) and s.part == "update" for s in walk((stmts[begin - 1],))):
         begin -= 1
     stages = _Stages(kept, tuple(stmts[:begin]), tuple(stmts[begin:end]), tuple(stmts[end:]))
     read, written = _read(stages.maps), _written(stages.maps)
     apart = not written & (_read(stages.body) | _written(stages.body)) and not read & _written(stages.compute)
     return stages if stages.compute and stages.maps and apart and not written & read else None
-
-
-def _updates(stmt: Stmt) -> bool:
-    return any(isinstance(s, Leaf) and s.part == "update" for s in walk((stmt,)))
 
 
 def _read(body: Iterable[Stmt]) -> set[str]:

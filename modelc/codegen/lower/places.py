@@ -9,7 +9,7 @@ from typing import Any
 from modelc.codegen.intrinsics.applications import Slots, TileFile
 from modelc.codegen.lean_tvm import tx
 from modelc.codegen.lower.leaves import slot_pieces
-from modelc.codegen.vectors import int32, lanes_at, sequence
+from modelc.codegen.vectors import int32, joined, lanes_at, ramp, sequence
 from modelc.ir.affine import Linear
 from modelc.ir.expr import NARROW, Const, Expr, Var
 from modelc.ir.nest import Region
@@ -65,32 +65,25 @@ def number(flat: Linear | Expr) -> int:
     return int(flat.value)
 
 
-def load_slots(place: Registers, start: int, step: int, lanes: int) -> Any:
-    if lanes == 1:
-        return tx.BufferLoad(place.slots[start // place.width], [int32(start % place.width)])
-    if step != 1:
-        scalars = [load_slots(place, start + step * k, 0, 1) for k in range(lanes)]
-        return tx.Shuffle(scalars, [int32(k) for k in range(lanes)])
-    parts = []
-    for slot, offset, count in slot_pieces(start, lanes, place.width):
-        index = tx.Ramp(int32(offset), int32(1), count) if count > 1 else int32(offset)
-        parts.append(tx.BufferLoad(place.slots[slot], [index]))
-    return parts[0] if len(parts) == 1 else tx.Shuffle(parts, [int32(k) for k in range(lanes)])
+def load_slots(place: Registers | Slots, start: int, step: int, lanes: int) -> Any:
+    if isinstance(place, Slots):
+        return tx.BufferLoad(place.at(start), [ramp(int32(0), 1, lanes)])
+    if lanes > 1 and step != 1:
+        return joined([load_slots(place, start + step * k, 0, 1) for k in range(lanes)], lanes)
+    pieces = slot_pieces(start, lanes, place.width)
+    parts = [tx.BufferLoad(place.slots[slot], [ramp(int32(at), 1, count)]) for slot, at, count in pieces]
+    return joined(parts, lanes)
 
 
-def store_slots(place: Registers, start: int, step: int, value: Any, lanes: int) -> Any:
-    stores = []
-    if lanes == 1:
-        return tx.BufferStore(place.slots[start // place.width], value, [int32(start % place.width)])
-    if step != 1:
-        ends = [divmod(start + step * k, place.width) for k in range(lanes)]
-        parts = [lanes_at(value, range(k, k + 1), lanes) for k in range(lanes)]
-        pairs = zip(ends, parts, strict=True)
-        return sequence([tx.BufferStore(place.slots[slot], p, [int32(at)]) for (slot, at), p in pairs])
-    done = 0
-    for slot, offset, count in slot_pieces(start, lanes, place.width):
-        piece = value if count == lanes else lanes_at(value, range(done, done + count), lanes)
-        at = tx.Ramp(int32(offset), int32(1), count) if count > 1 else int32(offset)
-        stores.append(tx.BufferStore(place.slots[slot], piece, [at]))
+def store_slots(place: Registers | Slots, start: int, step: int, value: Any, lanes: int) -> Any:
+    if isinstance(place, Slots):
+        return tx.BufferStore(place.at(start), value, [ramp(int32(0), 1, lanes)])
+    if lanes > 1 and step != 1:
+        parts = [lanes_at(value, range(k, k + 1)) for k in range(lanes)]
+        return sequence([store_slots(place, start + step * k, 0, part, 1) for k, part in enumerate(parts)])
+    stores, done = [], 0
+    for slot, at, count in slot_pieces(start, lanes, place.width):
+        piece = value if count == lanes else lanes_at(value, range(done, done + count))
+        stores.append(tx.BufferStore(place.slots[slot], piece, [ramp(int32(at), 1, count)]))
         done += count
     return sequence(stores)

@@ -7,7 +7,6 @@ select.py       floats: selection, comparison, rounding
 polynomials.py  functions of float32 by polynomials
 periodic.py     sin and cos of float32
 rounded.py      functions of what is rounded to bfloat16: half the instructions
-rounding.py     float32 to bfloat16 by the CPU's own instruction
 casts.py        conversions between dtypes
 floats.py       operations on floats
 operations.py   the table of all of them

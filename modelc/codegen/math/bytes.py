@@ -8,42 +8,26 @@ AArch64       sdot
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 from modelc.codegen.lean_tvm import tvm, tx
 from modelc.codegen.math.code import Code, Expr, target_arch
 from modelc.codegen.math.llvm_text import call
 
-
-class Adding(NamedTuple):
-    """An intrinsic of LLVM that adds products of bytes to words."""
-
-    name: str
-
-
-class Pairing(NamedTuple):
-    """Two that add products up by twos, and by twos again."""
-
-    bytes_: str
-    halves: str
-
-
-INSTRUCTIONS: tuple[tuple[str, int, tuple[str, ...], Adding | Pairing], ...] = (  # arch, lanes, features
-    ("aarch64", 4, ("dotprod",), Adding("llvm.aarch64.neon.sdot.v4i32.v16i8")),
-    ("x86_64", 16, ("avx512vnni",), Adding("llvm.x86.avx512.vpdpbusd.512")),
-    ("x86_64", 8, ("avx512vnni", "avx512vl"), Adding("llvm.x86.avx512.vpdpbusd.256")),
-    ("x86_64", 16, ("avx512bw",), Pairing("llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512")),
-    ("x86_64", 8, ("avx2",), Pairing("llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd")),
-    ("x86_64", 4, ("avx2",), Pairing("llvm.x86.ssse3.pmadd.ub.sw.128", "llvm.x86.sse2.pmadd.wd")),
+# LLVM's intrinsics: one that adds products of bytes to words, or two, that add products up by twos, and by twos again.
+INSTRUCTIONS: tuple[tuple[str, int, tuple[str, ...], tuple[str, ...]], ...] = (  # arch, lanes, features, intrinsics
+    ("aarch64", 4, ("dotprod",), ("llvm.aarch64.neon.sdot.v4i32.v16i8",)),
+    ("x86_64", 16, ("avx512vnni",), ("llvm.x86.avx512.vpdpbusd.512",)),
+    ("x86_64", 8, ("avx512vnni", "avx512vl"), ("llvm.x86.avx512.vpdpbusd.256",)),
+    ("x86_64", 16, ("avx512bw",), ("llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512")),
+    ("x86_64", 8, ("avx2",), ("llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd")),
+    ("x86_64", 4, ("avx2",), ("llvm.x86.ssse3.pmadd.ub.sw.128", "llvm.x86.sse2.pmadd.wd")),
 )
 
 
 def dot_of_bytes(code: Code, *words: Expr) -> Expr:
     """Of int32."""
-    instruction = _instruction(code.lanes)
-    if instruction is not None:
-        name = f"modelc_dot{2 * len(words)}_x{code.lanes}"
-        return call(code.type(), name, _text(name, code.lanes, len(words) // 2, instruction), *words)
+    if intrinsics := _intrinsics(code.lanes):
+        name, write = f"modelc_dot{2 * len(words)}_x{code.lanes}", _added if len(intrinsics) == 1 else _paired
+        return call(code.type(), name, write(name, code.lanes, len(words) // 2, *intrinsics), *words)
     eight, low, total = code.const(24), code.const(255), None
     for a, b in zip(words[::2], words[1::2], strict=True):
         a, b = code.let(a), code.let(b)
@@ -54,28 +38,17 @@ def dot_of_bytes(code: Code, *words: Expr) -> Expr:
     return total
 
 
-def _instruction(lanes: int) -> Adding | Pairing | None:
-    """What the current target has for so many lanes."""
-    target: Any = tvm.target.Target.current(allow_none=True)
-    if target is None:
-        return None
+def _intrinsics(lanes: int) -> tuple[str, ...]:
+    """What the current target has for so many lanes; empty where it has none."""
+    if tvm.target.Target.current(allow_none=True) is None:
+        return ()
     has, arch = tvm.target.codegen.llvm_cpu_has_features, target_arch()
-    for machine, width, features, instruction in INSTRUCTIONS:
-        if machine == arch and width == lanes and all(map(has, features)):
-            return instruction
-    return None
+    return next((row[3] for row in INSTRUCTIONS if row[:2] == (arch, lanes) and all(map(has, row[2]))), ())
 
 
-def _text(name: str, n: int, pairs: int, instruction: Adding | Pairing) -> str:
-    """LLVM's text of the function `name` of so many lanes and pairs."""
-    if isinstance(instruction, Adding):
-        return _added(name, n, pairs, instruction)
-    return _paired(name, n, pairs, instruction)
-
-
-def _added(name: str, n: int, pairs: int, instruction: Adding) -> str:
+def _added(name: str, n: int, pairs: int, intrinsic: str) -> str:
     """Each pair is added to the sum of those before it, of two sums where there are many."""
-    words, intrinsic = f"<{n} x i32>", instruction.name
+    words = f"<{n} x i32>"
     lines, sums = _bytes(n, pairs), list[str]()
     for k in range(pairs):
         before = sums[k - 2] if pairs > 2 and k > 1 else sums[k - 1] if pairs <= 2 and k else "zeroinitializer"
@@ -88,16 +61,16 @@ def _added(name: str, n: int, pairs: int, instruction: Adding) -> str:
     return _function(name, n, pairs, [*lines, f"ret {words} {result}"], [f"{words} @{intrinsic}({words}, {_types(n)})"])
 
 
-def _paired(name: str, n: int, pairs: int, instruction: Pairing) -> str:
+def _paired(name: str, n: int, pairs: int, of_bytes: str, of_halves: str) -> str:
     """What pairs give is added up in 16 bits, a tree of sums, and widened at last."""
     words, halves = f"<{n} x i32>", f"<{2 * n} x i16>"
     lines, sums = _bytes(n, pairs), [f"%p{k}" for k in range(pairs)]
-    lines += [f"{p} = call {halves} @{instruction.bytes_}({_two(n, k)})" for k, p in enumerate(sums)]
+    lines += [f"{p} = call {halves} @{of_bytes}({_two(n, k)})" for k, p in enumerate(sums)]
     while len(sums) > 1:
         lines += [f"{a}x = add {halves} {a}, {b}" for a, b in zip(sums[::2], sums[1::2], strict=True)]
         sums = [f"{a}x" for a in sums[::2]]
-    lines.append(f"%r = call {words} @{instruction.halves}({halves} {sums[0]}, {halves} splat (i16 1))")
-    declared = [f"{halves} @{instruction.bytes_}({_types(n)})", f"{words} @{instruction.halves}({halves}, {halves})"]
+    lines.append(f"%r = call {words} @{of_halves}({halves} {sums[0]}, {halves} splat (i16 1))")
+    declared = [f"{halves} @{of_bytes}({_types(n)})", f"{words} @{of_halves}({halves}, {halves})"]
     return _function(name, n, pairs, [*lines, f"ret {words} %r"], declared)
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from modelc.codegen.lean_tvm import tx
-from modelc.codegen.math.code import Code, Expr, is_risc_v, let_operands
+from modelc.codegen.lean_tvm import tvm, tx
+from modelc.codegen.math.code import Code, Expr, is_risc_v, let_operands, target_arch
 from modelc.codegen.math.integers import not_
-from modelc.codegen.math.rounding import rounded_bits, rounds
+from modelc.codegen.math.llvm_text import call
 from modelc.codegen.math.select import at_most
 from modelc.ir.expr import INTEGERS
 
 HALVES = ("float16", "bfloat16")
 FLOATS = ("float32", "float64")  # that the machine converts
+TO_BFLOAT16 = {"x86_64": "avx512bf16", "aarch64": "bf16"}  # the features with an instruction, for so many lanes
+LANES = (4, 8, 16, 32, 64)
 
 
 def cast(code: Code, dtype: str, x: Expr, from_dtype: str) -> Expr:
@@ -66,8 +68,8 @@ def _signed(code: Code, wide: str, x: Expr, bound: Expr, lowest: Expr) -> Expr:
 @let_operands
 def _to_bfloat16(code: Code, x: Expr) -> Expr:
     """The upper half of the bits, rounded to nearest even; a NaN keeps its sign and becomes quiet."""
-    if rounds(code.lanes):
-        return rounded_bits(x, code.lanes)
+    if _rounds(code.lanes):
+        return _rounded(code, x)
     bits = code.let(tx.reinterpret(code.type("uint32"), x))
     sixteen = code.const(16, "uint32")
     even = tx.bitwise_and(bits >> sixteen, code.const(1, "uint32"))
@@ -75,6 +77,24 @@ def _to_bfloat16(code: Code, x: Expr) -> Expr:
     rounded = (bits + (even + code.const(0x7FFF, "uint32"))) >> sixteen
     quiet = tx.bitwise_or(bits >> sixteen, code.const(0x40, "uint32"))
     return tx.Cast(code.type("uint16"), tx.Select(tx.isnan(x), quiet, rounded))
+
+
+def _rounds(lanes: int) -> bool:
+    """Whether the current TVM target has an instruction for it."""
+    target, feature = tvm.target.Target.current(allow_none=True), TO_BFLOAT16.get(target_arch())
+    return target is not None and lanes in LANES and f"+{feature}" in list(target.attrs.get("mattr", ()))
+
+
+def _rounded(code: Code, x: Expr) -> Expr:
+    """By the CPU's own instruction (vcvtneps2bf16, bfcvtn). x86's takes subnormal numbers as zero whatever the mode, as
+    its products of bfloat16 do; they are below 1.2e-38 in bfloat16 as in float32."""
+    n, name = code.lanes, f"modelc_bfloat16_x{code.lanes}"
+    text = f"""define <{n} x i16> @{name}(<{n} x float> %x) {{
+  %r = fptrunc <{n} x float> %x to <{n} x bfloat>
+  %b = bitcast <{n} x bfloat> %r to <{n} x i16>
+  ret <{n} x i16> %b
+}}"""
+    return call(f"uint16x{n}", name, text, x)
 
 
 @let_operands

@@ -16,6 +16,7 @@ import numpy as np
 from modelc.codegen.lean_tvm import tvm, tx
 
 Expr = Any  # a TIR expression
+COMPARED = {"lt": tx.LT, "le": tx.LE, "gt": tx.GT, "ge": tx.GE, "eq": tx.EQ, "ne": tx.NE}
 
 
 class Code:
@@ -140,6 +141,11 @@ def halves() -> bool:
     if target_arch().startswith("aarch64"):
         return bool(tvm.target.codegen.llvm_cpu_has_features("fullfp16"))
     return target_arch() == "x86_64" and bool(tvm.target.codegen.llvm_cpu_has_features("avx512fp16"))
+
+
+def plain(node: Callable[..., Expr]) -> Callable[..., Expr]:
+    """An operation that is one node of TIR."""
+    return lambda code, *args: node(*args)
 
 
 def let_operands(function: Callable[..., Expr]) -> Callable[..., Expr]:

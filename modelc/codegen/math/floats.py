@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 
 from modelc.codegen.lean_tvm import tx
-from modelc.codegen.math.code import Code, Expr, constant_value, let_operands
-from modelc.codegen.math.integers import COMPARISONS, power_by_squaring
+from modelc.codegen.math.code import Code, Expr, constant_value, let_operands, plain
+from modelc.codegen.math.integers import COMPARISONS, PLAIN, power_by_squaring
 from modelc.codegen.math.periodic import cos, sin
 from modelc.codegen.math.polynomials import erf, exp, log, sigmoid, softplus, tanh
 from modelc.codegen.math.select import (
@@ -17,7 +17,6 @@ from modelc.codegen.math.select import (
     equal,
     floor_,
     floor_and_modulus,
-    isnan,
     maximum,
     minimum,
     round_,
@@ -73,9 +72,7 @@ FLOATS: dict[str, Callable[..., Expr]] = {
     **COMPARISONS,
     "eq": equal,
     "ne": differ,
-    "add": lambda code, a, b: a + b,
-    "sub": lambda code, a, b: a - b,
-    "mul": lambda code, a, b: a * b,
+    **{name: plain(node) for name, node in PLAIN.items()},
     "div": _divided,
     "floordiv": let_operands(lambda code, a, b: floor_and_modulus(code, a, b)[0]),
     "mod": let_operands(lambda code, a, b: floor_and_modulus(code, a, b)[1]),
@@ -103,6 +100,6 @@ FLOATS: dict[str, Callable[..., Expr]] = {
     "cos": _by_width(cos, _intrinsic("cos")),
     **{name: _intrinsic(name) for name in ("tan", "asin", "acos", "atan", "sinh", "cosh")},
     **{name: _libm(name) for name in ("asinh", "acosh", "atanh")},
-    "isnan": isnan,
+    "isnan": plain(tx.isnan),
     "isinf": lambda code, x: tx.EQ(absolute(code, x), code.const(math.inf)),
 }

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import partial
 
 from modelc.codegen.lean_tvm import tx
 from modelc.codegen.math.bytes import dot_of_bytes
-from modelc.codegen.math.code import Code, Expr, constant_value, let_operands
+from modelc.codegen.math.code import COMPARED, Code, Expr, constant_value, let_operands, plain
 from modelc.codegen.math.llvm_text import call, vector
 from modelc.ir.scalar import DOTS
 
@@ -27,14 +28,7 @@ def xor(code: Code, a: Expr, b: Expr) -> Expr:
     return tx.Select(a, not_(code, b), b)
 
 
-def _and(code: Code, a: Expr, b: Expr) -> Expr:
-    return tx.And(a, b)
-
-
-def _or(code: Code, a: Expr, b: Expr) -> Expr:
-    return tx.Or(a, b)
-
-
+_and, _or = plain(tx.And), plain(tx.Or)
 BOOLS: dict[str, Callable[..., Expr]] = {
     "and": _and,
     "or": _or,
@@ -64,7 +58,7 @@ BOOLS: dict[str, Callable[..., Expr]] = {
 PLAIN: dict[str, Callable[[Expr, Expr], Expr]] = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
 
 
-def wrapping(code: Code, name: str, a: Expr, b: Expr) -> Expr:
+def wrapping(name: str, code: Code, a: Expr, b: Expr) -> Expr:
     """a + b, a - b or a * b modulo 2**bits. TVM's own have LLVM rely on there being no overflow, from 32 bits on."""
     if code.bits < 32:
         return PLAIN[name](a, b)
@@ -72,10 +66,6 @@ def wrapping(code: Code, name: str, a: Expr, b: Expr) -> Expr:
     t = vector(f"i{code.bits}", code.lanes)
     text = f"define {t} @{function}({t} %a, {t} %b) {{\n  %r = {name} {t} %a, %b\n  ret {t} %r\n}}"
     return call(code.type(), function, text, a, b)
-
-
-def _wrapping(name: str) -> Callable[..., Expr]:
-    return lambda code, a, b: wrapping(code, name, a, b)
 
 
 def _unsigned(code: Code) -> bool:
@@ -90,7 +80,7 @@ def _integer_sign(code: Code, x: Expr) -> Expr:
 
 
 def _integer_negative(code: Code, x: Expr) -> Expr:
-    return wrapping(code, "sub", code.const(0), x)
+    return wrapping("sub", code, code.const(0), x)
 
 
 @let_operands
@@ -140,7 +130,7 @@ def _floor_quotient(code: Code, a: Expr, b: Expr) -> Expr:
     if _is_safe(b):
         return tx.floordiv(a, b)
     quotient, remainder = code.let(_quotient(code, a, b)), code.let(_remainder(code, a, b))
-    return tx.Select(_outside(code, remainder, b), wrapping(code, "sub", quotient, code.const(1)), quotient)
+    return tx.Select(_outside(code, remainder, b), wrapping("sub", code, quotient, code.const(1)), quotient)
 
 
 @let_operands
@@ -151,7 +141,7 @@ def _modulus(code: Code, a: Expr, b: Expr) -> Expr:
     if _is_safe(b):
         return tx.floormod(a, b)
     remainder = code.let(_remainder(code, a, b))
-    return tx.Select(_outside(code, remainder, b), wrapping(code, "add", remainder, b), remainder)
+    return tx.Select(_outside(code, remainder, b), wrapping("add", code, remainder, b), remainder)
 
 
 def _amount(code: Code, b: Expr) -> tuple[Expr, Expr]:
@@ -199,7 +189,7 @@ def _integer_power(code: Code, base: Expr, exponent: Expr) -> Expr:
 
 
 def _product(code: Code, a: Expr, b: Expr) -> Expr:
-    return a * b if code.dtype.startswith("float") else wrapping(code, "mul", a, b)
+    return a * b if code.dtype.startswith("float") else wrapping("mul", code, a, b)
 
 
 def power_by_squaring(code: Code, base: Expr, exponent: int) -> Expr:
@@ -213,28 +203,20 @@ def power_by_squaring(code: Code, base: Expr, exponent: int) -> Expr:
     return code.const(1) if result is None else result
 
 
-COMPARISONS: dict[str, Callable[..., Expr]] = {
-    "lt": lambda code, a, b: tx.LT(a, b),
-    "le": lambda code, a, b: tx.LE(a, b),
-    "gt": lambda code, a, b: tx.GT(a, b),
-    "ge": lambda code, a, b: tx.GE(a, b),
-    "eq": lambda code, a, b: tx.EQ(a, b),
-    "ne": lambda code, a, b: tx.NE(a, b),
-}
-
+COMPARISONS = {name: plain(node) for name, node in COMPARED.items()}
 INTEGERS: dict[str, Callable[..., Expr]] = {
     **COMPARISONS,
-    **{name: _wrapping(name) for name in PLAIN},
+    **{name: partial(wrapping, name) for name in PLAIN},
     "truncdiv": _quotient,
     "fmod": _remainder,
     "floordiv": _floor_quotient,
     "mod": _modulus,
     "pow": _integer_power,
-    "max": lambda code, a, b: tx.Max(a, b),
-    "min": lambda code, a, b: tx.Min(a, b),
-    "bitand": lambda code, a, b: tx.bitwise_and(a, b),
-    "bitor": lambda code, a, b: tx.bitwise_or(a, b),
-    "bitxor": lambda code, a, b: tx.bitwise_xor(a, b),
+    "max": plain(tx.Max),
+    "min": plain(tx.Min),
+    "bitand": plain(tx.bitwise_and),
+    "bitor": plain(tx.bitwise_or),
+    "bitxor": plain(tx.bitwise_xor),
     "bitnot": lambda code, a: tx.bitwise_xor(a, code.const(2**code.bits - 1 if _unsigned(code) else -1)),
     **dict.fromkeys(DOTS, dot_of_bytes),
     "shl": _shift_left,
@@ -242,9 +224,6 @@ INTEGERS: dict[str, Callable[..., Expr]] = {
     "neg": _integer_negative,
     "abs": _integer_abs,
     "sign": _integer_sign,
-    "floor": lambda code, a: a,
-    "ceil": lambda code, a: a,
-    "round": lambda code, a: a,
-    "isnan": lambda code, a: code.const(False, "bool"),
-    "isinf": lambda code, a: code.const(False, "bool"),
+    **dict.fromkeys(("floor", "ceil", "round"), lambda code, a: a),
+    **dict.fromkeys(("isnan", "isinf"), lambda code, a: code.const(False, "bool")),
 }

@@ -9,42 +9,36 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any
 
 from modelc.codegen.lean_tvm import tvm, tx
 
-
-@dataclass
-class Imports:
-    """What is called: texts by function name, each a module of its own."""
-
-    texts: dict[str, str] = field(default_factory=dict)
-
-    def around(self, body: Any) -> Any:
-        """`body` with these functions."""
-        for name in sorted(self.texts):
-            body = tx.AttrStmt(tx.IntImm("int32", 0), "pragma_import_llvm", tvm.ir.StringImm(self.texts[name]), body)
-        return body
+Texts = dict[str, str]  # what is called, by function name: each a module of its own
 
 
-_imports: ContextVar[Imports] = ContextVar("imports")
+def with_texts(texts: Texts, body: Any) -> Any:
+    """`body` with these functions."""
+    for name in sorted(texts):
+        body = tx.AttrStmt(tx.IntImm("int32", 0), "pragma_import_llvm", tvm.ir.StringImm(texts[name]), body)
+    return body
+
+
+_texts: ContextVar[Texts] = ContextVar("texts")
 
 
 @contextmanager
-def importing() -> Iterator[Imports]:
+def importing() -> Iterator[Texts]:
     """Where expressions are lowered: notes what `call` asks for."""
-    imports = Imports()
-    token = _imports.set(imports)
+    token = _texts.set({})
     try:
-        yield imports
+        yield _texts.get()
     finally:
-        _imports.reset(token)
+        _texts.reset(token)
 
 
 def call(result: str, name: str, text: str, *args: Any) -> Any:
     """A call, as TIR, of the function that `text` defines as `name`; `result` is TVM's name of its type."""
-    _imports.get().texts[name] = text
+    _texts.get()[name] = text
     return tx.call_pure_extern(result, name, *args)
 
 

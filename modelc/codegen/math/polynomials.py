@@ -7,6 +7,7 @@ have. Nothing depends on whether a*b+c is contracted to one rounding.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from modelc.codegen.lean_tvm import tx
 from modelc.codegen.math.code import Code, Expr, let_operands
@@ -74,9 +75,11 @@ def log(code: Code, x: Expr) -> Expr:
     return tx.Select(tx.EQ(x, code.const(0)), code.const(-math.inf), result)
 
 
-@let_operands
-def sigmoid(code: Code, x: Expr) -> Expr:
-    return code.const(1) / (code.const(1) + exp(code, code.let(-x)))
+def logistic(exp: Callable[..., Expr]) -> Callable[..., Expr]:
+    return let_operands(lambda code, x: code.const(1) / (code.const(1) + exp(code, code.let(-x))))
+
+
+sigmoid = logistic(exp)
 
 
 @let_operands

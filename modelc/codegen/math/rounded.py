@@ -12,6 +12,7 @@ import math
 
 from modelc.codegen.lean_tvm import tx
 from modelc.codegen.math.code import Code, Expr, let_operands
+from modelc.codegen.math.polynomials import logistic
 from modelc.codegen.math.select import absolute, at_least, at_most
 
 SHIFTER = 1.5 * 2**23  # added, it rounds, and leaves the integer in the low bits of the sum
@@ -43,9 +44,7 @@ def exp(code: Code, x: Expr) -> Expr:
     return tx.Select(x <= code.const(88.72283), scaled, x + code.const(math.inf))
 
 
-@let_operands
-def sigmoid(code: Code, x: Expr) -> Expr:
-    return code.const(1) / (code.const(1) + exp(code, code.let(-x)))
+sigmoid = logistic(exp)
 
 
 @let_operands

@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 
 from modelc.codegen.lean_tvm import tx
 from modelc.codegen.math.code import Code, Expr, constant_value, is_arm32, let_operands, target_arch
 from modelc.codegen.math.integers import not_, xor
 
 
-def isnan(code: Code, x: Expr) -> Expr:
-    return tx.isnan(x)
-
-
 def absolute(code: Code, x: Expr) -> Expr:
     return code.intrinsic("fabs", x)
 
 
-@let_operands
-def maximum(code: Code, a: Expr, b: Expr) -> Expr:
+def _extreme(name: str, wins: Callable[[Expr, Expr], Expr], limited: Callable[..., Expr]) -> Callable[..., Expr]:
     """One instruction on Arm. x86's max returns its second operand if either is NaN: of max(a, b) and max(b, a) one
     then is the NaN, whose bits absorb the other's; otherwise they are equal. Three instructions, no mask."""
-    if target_arch().startswith(("aarch64", "arm")) and code.dtype == "float32":
-        return code.intrinsic("maximum", a, b)
-    for bound, x in ((a, b), (b, a)):
-        if _is_number(bound):
-            return at_least(code, x, bound)
-    return _either(code, tx.Select(a > b, a, b), tx.Select(b > a, b, a))
 
+    def extreme(code: Code, a: Expr, b: Expr) -> Expr:
+        if target_arch().startswith(("aarch64", "arm")) and code.dtype == "float32":
+            return code.intrinsic(name, a, b)
+        for bound, x in ((a, b), (b, a)):
+            if _is_number(bound):
+                return limited(code, x, bound)
+        return _either(code, tx.Select(wins(a, b), a, b), tx.Select(wins(b, a), b, a))
 
-@let_operands
-def minimum(code: Code, a: Expr, b: Expr) -> Expr:
-    if target_arch().startswith(("aarch64", "arm")) and code.dtype == "float32":
-        return code.intrinsic("minimum", a, b)
-    for bound, x in ((a, b), (b, a)):
-        if _is_number(bound):
-            return at_most(code, x, bound)
-    return _either(code, tx.Select(a < b, a, b), tx.Select(b < a, b, a))
+    return let_operands(extreme)
 
 
 def _either(code: Code, a: Expr, b: Expr) -> Expr:
@@ -57,6 +48,10 @@ def at_least(code: Code, x: Expr, bound: float | Expr) -> Expr:
 def at_most(code: Code, x: Expr, bound: float | Expr) -> Expr:
     most = code.const(bound) if isinstance(bound, float) else bound
     return code.let(tx.Select(most < x, most, x))
+
+
+maximum = _extreme("maximum", operator.gt, at_least)
+minimum = _extreme("minimum", operator.lt, at_most)
 
 
 @let_operands
@@ -85,20 +80,22 @@ def round_(code: Code, x: Expr) -> Expr:
     return tx.Select(magnitude < code.const(2.0**23), rounded, x)
 
 
-@let_operands
-def floor_(code: Code, x: Expr) -> Expr:
-    if not (is_arm32() and code.dtype == "float32"):
-        return code.intrinsic("floor", x)
-    rounded = code.let(round_(code, x))
-    return code.intrinsic("copysign", tx.Select(rounded > x, rounded - code.const(1), rounded), x)
+def _towards(
+    name: str, beyond: Callable[[Expr, Expr], Expr], back: Callable[[Expr, Expr], Expr]
+) -> Callable[..., Expr]:
+    """To the nearest integer on one side: on 32-bit Arm the nearest, and one back where that is beyond."""
+
+    def rounded_towards(code: Code, x: Expr) -> Expr:
+        if not (is_arm32() and code.dtype == "float32"):
+            return code.intrinsic(name, x)
+        rounded = code.let(round_(code, x))
+        return code.intrinsic("copysign", tx.Select(beyond(rounded, x), back(rounded, code.const(1)), rounded), x)
+
+    return let_operands(rounded_towards)
 
 
-@let_operands
-def ceil_(code: Code, x: Expr) -> Expr:
-    if not (is_arm32() and code.dtype == "float32"):
-        return code.intrinsic("ceil", x)
-    rounded = code.let(round_(code, x))
-    return code.intrinsic("copysign", tx.Select(rounded < x, rounded + code.const(1), rounded), x)
+floor_ = _towards("floor", operator.gt, operator.sub)
+ceil_ = _towards("ceil", operator.lt, operator.add)
 
 
 def floor_and_modulus(code: Code, a: Expr, b: Expr) -> tuple[Expr, Expr]:

@@ -17,10 +17,17 @@ from modelc.frontend.classical.trees import TREES
 from modelc.frontend.control.sequences import ON_SEQUENCES
 from modelc.frontend.load.importing import Unsupported
 from modelc.frontend.microsoft.fused import FUSED
-from modelc.frontend.operators.normalise import NORMALISERS, Normaliser
+from modelc.frontend.operators.form import Normaliser
+from modelc.frontend.operators.table import FORMS, ROWS
+from modelc.ir.scalar import OPERATIONS
 from modelc.ops import OPERATORS, REFUSED
+from modelc.ops.row import Row
 
-OTHER_DOMAINS: Mapping[tuple[str, str], Normaliser] = {**FUSED, **TREES}
+OWN_DOMAINS = ("", "ai.onnx")
+OTHER_DOMAINS: Mapping[tuple[str, str], Normaliser] = {
+    **{key: fused.meaning for key, fused in FUSED.items()},
+    **TREES,
+}
 NEVER_FOLDED = {*KEPT, *RANDOM, "Loop", "Scan"}
 HANDLED = {"Constant", "Shape", "Size", "Range", "If", "Scan", *ON_SEQUENCES}
 REASONS = {
@@ -43,6 +50,15 @@ REASONS_BY_DOMAIN = {
 def node_names(nodes: Sequence[onnx.NodeProto]) -> list[str]:
     """A name for every node: its own, or operator and position."""
     return [node.name or f"{node.op_type}_{index}" for index, node in enumerate(nodes)]
+
+
+def row_of(node: onnx.NodeProto) -> Row:
+    """What is known of a node's operator by its name: nothing, not even the name, of those of other domains."""
+    return ROWS.get(node.op_type) or Row(node.op_type) if node.domain in OWN_DOMAINS else Row("")
+
+
+def is_comparison(row: Row) -> bool:
+    return row.scalar != "" and OPERATIONS[row.scalar].rounding == "compares"
 
 
 def every_node(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.NodeProto]]:
@@ -154,7 +170,7 @@ def importable(op: str, domain: str, version: int) -> bool:
     if (domain, op) in OTHER_DOMAINS:
         return True
     if domain == "":
-        return op in NORMALISERS or op in OPERATORS or op in HANDLED
+        return op in FORMS or op in OPERATORS or op in HANDLED
     return op in OPERATORS and domain == "com.microsoft" and schema_of(op, "", 1 << 20) is None
 
 

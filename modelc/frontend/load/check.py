@@ -17,7 +17,7 @@ from onnx import AttributeProto
 from modelc.errors import ModelError
 from modelc.frontend.building.functions import Functions, domain_of, first_version, operator_sets, schema_of
 from modelc.frontend.building.limits import FUNCTION_DEPTH, MOST_NODES, check_shape
-from modelc.frontend.microsoft.fused import SIGNATURES
+from modelc.frontend.microsoft.fused import FUSED
 
 IGNORED = {"consumed_inputs"}  # a hint of operator sets 1 to 5 that never changed a result
 LEFT_OUT = {("Resize", "roi"), ("Resize", "scales")}  # before operator set 13: restated.py gives empty ones
@@ -64,8 +64,8 @@ class Signature:
 @cache
 def signature_of(op: str, domain: str, version: int) -> Signature | None:
     """None for an operator that has no schema."""
-    if (domain, op) in SIGNATURES:
-        return _declared(*SIGNATURES[domain, op])
+    if (fused := FUSED.get((domain, op))) is not None:
+        return _declared(fused.inputs, fused.outputs, fused.attributes)
     schema = schema_of(op, domain, version)
     if schema is None or domain not in ("", "ai.onnx.ml"):
         return None
@@ -81,7 +81,7 @@ def signature_of(op: str, domain: str, version: int) -> Signature | None:
 
 
 def _declared(inputs: str, outputs: int, attributes: str) -> Signature:
-    """The signature that microsoft.py writes in short."""
+    """The signature that a Fused writes in short."""
     words = inputs.split()
     named = tuple((word.rstrip("?"), not word.endswith("?")) for word in words if not word.endswith("*"))
     typed = (attribute.split(":") for attribute in attributes.split())

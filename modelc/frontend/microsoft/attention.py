@@ -13,11 +13,10 @@ import numpy as np
 
 from modelc.frontend.building.build import Builder, OnnxNode
 from modelc.frontend.building.formula import Formula
-from modelc.frontend.operators.normalise import Normaliser
+from modelc.frontend.operators.form import Fused
 
 LOWEST = float(np.finfo(np.float32).min)  # what is added to the score of a key that comes later
 FILTER = -10000.0  # what is added to that of a masked key, unless mask_filter_value says otherwise
-MS = "com.microsoft"
 
 
 # --- heads and scores -------------------------------------------------------------------------------------------------
@@ -394,37 +393,34 @@ def _embedded(
         f.hand(summed, total)
 
 
-ATTENTION: dict[tuple[str, str], Normaliser] = {
-    (MS, "Attention"): _attention,
-    (MS, "QAttention"): _qattention,
-    (MS, "MultiHeadAttention"): _multi_head_attention,
-    (MS, "GroupQueryAttention"): _group_query_attention,
-    (MS, "RotaryEmbedding"): _rotary_embedding,
-    (MS, "EmbedLayerNormalization"): _embed_layer_normalization,
-    (MS, "QEmbedLayerNormalization"): _qembed_layer_normalization,
-}
-
 _HEADS = "num_heads:INT! scale:FLOAT mask_filter_value:FLOAT unidirectional:INT"
 _KEPT = "past_present_share_buffer:INT do_rotary:INT"
-
-ATTENTION_SIGNATURES: dict[tuple[str, str], tuple[str, int, str]] = {
-    (MS, "Attention"): (
+ATTENTION = (
+    Fused(
+        "Attention",
+        _attention,
         "input weights bias? mask_index? past? attention_bias? past_sequence_length?",
         2,
         f"{_HEADS} {_KEPT} qkv_hidden_sizes:INTS rotary_embedding_dim:INT",
     ),
-    (MS, "QAttention"): (
+    Fused(
+        "QAttention",
+        _qattention,
         "input weight bias input_scale weight_scale mask_index? input_zero_point? weight_zero_point? past?",
         2,
         f"{_HEADS} {_KEPT}",
     ),
-    (MS, "MultiHeadAttention"): (
+    Fused(
+        "MultiHeadAttention",
+        _multi_head_attention,
         "query key? value? bias? key_padding_mask? attention_bias? past_key? past_value? past_sequence_length? "
         "cache_indirection?",
         4,
         _HEADS,
     ),
-    (MS, "GroupQueryAttention"): (
+    Fused(
+        "GroupQueryAttention",
+        _group_query_attention,
         "query key? value? past_key? past_value? seqlens_k total_sequence_length cos_cache? sin_cache? position_ids? "
         "attention_bias? head_sink? k_scale? v_scale? q_norm_weight? k_norm_weight?",
         4,
@@ -432,17 +428,22 @@ ATTENTION_SIGNATURES: dict[tuple[str, str], tuple[str, int, str]] = {
         "rotary_interleaved:INT smooth_softmax:INT qk_output:INT qk_norm_epsilon:FLOAT kv_cache_bit_width:INT "
         "sliding_window_cache:INT k_quant_type:STRING v_quant_type:STRING",
     ),
-    (MS, "RotaryEmbedding"): (
+    Fused(
+        "RotaryEmbedding",
+        _rotary_embedding,
         "input position_ids cos_cache sin_cache",
-        1,
-        "num_heads:INT rotary_embedding_dim:INT interleaved:INT is_packed_batching:INT scale:FLOAT",
+        attributes="num_heads:INT rotary_embedding_dim:INT interleaved:INT is_packed_batching:INT scale:FLOAT",
     ),
-    (MS, "EmbedLayerNormalization"): (
+    Fused(
+        "EmbedLayerNormalization",
+        _embed_layer_normalization,
         "input_ids segment_ids? word_embedding position_embedding segment_embedding? gamma beta mask? position_ids?",
         3,
         "epsilon:FLOAT mask_index_type:INT",
     ),
-    (MS, "QEmbedLayerNormalization"): (
+    Fused(
+        "QEmbedLayerNormalization",
+        _qembed_layer_normalization,
         "input_ids segment_ids? word_embedding_quant position_embedding_quant segment_embedding? gamma_quant "
         "beta_quant mask? word_embedding_scale position_embedding_scale segment_embedding_scale? gamma_scale "
         "beta_scale word_embedding_zero_point position_embedding_zero_point segment_embedding_zero_point? "
@@ -450,4 +451,4 @@ ATTENTION_SIGNATURES: dict[tuple[str, str], tuple[str, int, str]] = {
         2,
         "epsilon:FLOAT",
     ),
-}
+)

@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from modelc.frontend.building.build import Builder, OnnxNode
 from modelc.frontend.building.formula import Formula
-from modelc.frontend.operators.normalise import Normaliser
+from modelc.frontend.operators.form import Fused
 
 BITS = (2, 4, 8)
 BYTES = 4  # the accuracy_level that allows activations in int8
-MS = "com.microsoft"
 
 
 def unpacked(data: NDArray[Any], bits: int, count: int) -> NDArray[Any]:
@@ -89,11 +88,11 @@ def _zeros(f: Formula, bits: int, columns: int, blocks: int) -> str:
     return f.constant(unpacked(packed.reshape(columns, -1), bits, blocks), "uint8")
 
 
-BLOCKS: dict[tuple[str, str], Normaliser] = {(MS, "MatMulNBits"): _matmul_nbits}
-BLOCK_SIGNATURES: dict[tuple[str, str], tuple[str, int, str]] = {
-    (MS, "MatMulNBits"): (
+BLOCKS = (
+    Fused(
+        "MatMulNBits",
+        _matmul_nbits,
         "A B scales zero_points? g_idx? bias?",
-        1,
-        "K:INT! N:INT! bits:INT! block_size:INT! accuracy_level:INT weight_prepacked:INT",
+        attributes="K:INT! N:INT! bits:INT! block_size:INT! accuracy_level:INT weight_prepacked:INT",
     ),
-}
+)

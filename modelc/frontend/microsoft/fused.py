@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from modelc.frontend.building.build import Builder, OnnxNode
-from modelc.frontend.microsoft.attention import ATTENTION, ATTENTION_SIGNATURES
-from modelc.frontend.microsoft.blocks import BLOCK_SIGNATURES, BLOCKS
-from modelc.frontend.microsoft.quantized import QUANTIZED, QUANTIZED_SIGNATURES
-from modelc.frontend.microsoft.recurrent import RECURRENT, RECURRENT_SIGNATURES
-from modelc.frontend.operators.normalise import NORMALISERS, Normaliser
+from modelc.frontend.microsoft.attention import ATTENTION
+from modelc.frontend.microsoft.blocks import BLOCKS
+from modelc.frontend.microsoft.quantized import QUANTIZED
+from modelc.frontend.microsoft.recurrent import RECURRENT
+from modelc.frontend.operators.form import Fused
+from modelc.frontend.operators.windows import windowed
 
 
 def _gelu(b: Builder, n: OnnxNode) -> None:
@@ -75,7 +76,7 @@ def _fused_conv(b: Builder, n: OnnxNode) -> None:
     plain = {k: v for k, v in n.attrs.items() if not k.startswith("activation")}
     product = b.fresh(f"{n.outputs[0]}_conv")
     conv = OnnxNode("Conv", "", 11, n.name, n.inputs[:3], (product,), plain, n.source)
-    NORMALISERS["Conv"](b, conv)
+    windowed(b, conv)
     if n.input(3):
         product = b.emit(n, "Add", (product, n.inputs[3]))
     _activated(b, n, product)
@@ -120,50 +121,30 @@ def _skip_rms_normalization(b: Builder, n: OnnxNode) -> None:
     b.emit(n, "RMSNormalization", (_summed(b, n, 3), n.inputs[2]), attrs, n.outputs[:1])
 
 
-# (domain, operator) -> meaning. ONNX Runtime keeps some of its own operators in ONNX's domain.
-FUSED: dict[tuple[str, str], Normaliser] = {
-    **QUANTIZED,
-    **ATTENTION,
-    **BLOCKS,
-    **RECURRENT,
-    ("com.microsoft", "Gelu"): _gelu,
-    ("com.microsoft", "BiasGelu"): _bias_gelu,
-    ("com.microsoft", "FastGelu"): _fast_gelu,
-    ("com.microsoft", "QuickGelu"): _quick_gelu,
-    ("com.microsoft", "FusedMatMul"): _fused_matmul,
-    ("com.microsoft", "FusedConv"): _fused_conv,
-    ("com.microsoft", "FusedGemm"): _fused_gemm,
-    ("com.microsoft", "LayerNormalization"): _layer_normalization,
-    ("com.microsoft", "SkipLayerNormalization"): _skip_layer_normalization,
-    ("com.microsoft", "SimplifiedLayerNormalization"): _rms_normalization,
-    ("com.microsoft", "SkipSimplifiedLayerNormalization"): _skip_rms_normalization,
-    ("", "SimplifiedLayerNormalization"): _rms_normalization,
-}
-
 _WINDOW = "auto_pad:STRING group:INT dilations:INTS kernel_shape:INTS pads:INTS strides:INTS"
 _MATRICES = "alpha:FLOAT transA:INT transB:INT"
+_NUMBERS = "activation_alpha:FLOAT activation_beta:FLOAT activation_gamma:FLOAT"
+DOMAINS = ("com.microsoft", "")  # ONNX Runtime keeps some of its own operators in ONNX's
+_NORMAL = "axis:INT epsilon:FLOAT stash_type:INT"
 
-# (domain, operator) -> inputs (? for an optional one, * for any number), most outputs, attributes with their types
-# (! for one that has to be there).
-SIGNATURES: dict[tuple[str, str], tuple[str, int, str]] = {
-    **QUANTIZED_SIGNATURES,
-    **ATTENTION_SIGNATURES,
-    **BLOCK_SIGNATURES,
-    **RECURRENT_SIGNATURES,
-    ("com.microsoft", "Gelu"): ("X", 1, ""),
-    ("com.microsoft", "BiasGelu"): ("A B", 1, ""),
-    ("com.microsoft", "FastGelu"): ("X bias?", 1, ""),
-    ("com.microsoft", "QuickGelu"): ("X", 1, "alpha:FLOAT"),
-    ("com.microsoft", "FusedMatMul"): ("A B", 1, f"{_MATRICES} transBatchA:INT transBatchB:INT"),
-    ("com.microsoft", "FusedConv"): ("X W B? Z?", 1, f"{_WINDOW} activation:STRING activation_params:FLOATS"),
-    ("com.microsoft", "FusedGemm"): (
-        "A B C?",
-        1,
-        f"{_MATRICES} beta:FLOAT activation:STRING activation_alpha:FLOAT activation_beta:FLOAT activation_gamma:FLOAT",
+_FUSED = (
+    *QUANTIZED,
+    *ATTENTION,
+    *BLOCKS,
+    *RECURRENT,
+    Fused("Gelu", _gelu, "X"),
+    Fused("BiasGelu", _bias_gelu, "A B"),
+    Fused("FastGelu", _fast_gelu, "X bias?"),
+    Fused("QuickGelu", _quick_gelu, "X", attributes="alpha:FLOAT"),
+    Fused("FusedMatMul", _fused_matmul, "A B", attributes=f"{_MATRICES} transBatchA:INT transBatchB:INT"),
+    Fused("FusedConv", _fused_conv, "X W B? Z?", attributes=f"{_WINDOW} activation:STRING activation_params:FLOATS"),
+    Fused("FusedGemm", _fused_gemm, "A B C?", attributes=f"{_MATRICES} beta:FLOAT activation:STRING {_NUMBERS}"),
+    Fused("LayerNormalization", _layer_normalization, "X Scale B?", 3, _NORMAL),
+    Fused("SkipLayerNormalization", _skip_layer_normalization, "input skip gamma beta? bias?", 4, "epsilon:FLOAT"),
+    *(
+        Fused("SimplifiedLayerNormalization", _rms_normalization, "X scale", 2, _NORMAL, d)
+        for d in ("com.microsoft", "")
     ),
-    ("com.microsoft", "LayerNormalization"): ("X Scale B?", 3, "axis:INT epsilon:FLOAT stash_type:INT"),
-    ("com.microsoft", "SkipLayerNormalization"): ("input skip gamma beta? bias?", 4, "epsilon:FLOAT"),
-    ("com.microsoft", "SimplifiedLayerNormalization"): ("X scale", 2, "axis:INT epsilon:FLOAT stash_type:INT"),
-    ("com.microsoft", "SkipSimplifiedLayerNormalization"): ("input skip gamma bias?", 4, "epsilon:FLOAT"),
-    ("", "SimplifiedLayerNormalization"): ("X scale", 2, "axis:INT epsilon:FLOAT stash_type:INT"),
-}
+    Fused("SkipSimplifiedLayerNormalization", _skip_rms_normalization, "input skip gamma bias?", 4, "epsilon:FLOAT"),
+)
+FUSED: dict[tuple[str, str], Fused] = {(fused.domain, fused.name): fused for fused in _FUSED}

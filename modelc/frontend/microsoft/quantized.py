@@ -10,7 +10,9 @@ import numpy as np
 
 from modelc.frontend.building.build import Builder, OnnxNode
 from modelc.frontend.building.formula import Formula
-from modelc.frontend.operators.normalise import NORMALISERS, Normaliser
+from modelc.frontend.operators.form import Fused, plain
+from modelc.frontend.operators.sums import softmax
+from modelc.frontend.operators.windows import windowed
 
 MOST_EXACT = (1 << 24) // 255  # bytes whose sum float32 has exactly
 SOFTMAX_SINCE = 13  # operator set from which Softmax is over one axis
@@ -115,8 +117,8 @@ def _qlinear_softmax(b: Builder, n: OnnxNode) -> None:
     last = int(n.attrs["opset"]) >= SOFTMAX_SINCE
     real = b.fresh(f"{n.outputs[0]}_softmax")
     attrs = {"axis": n.attrs.get("axis", -1 if last else 1)} if shape else {}
-    plain = OnnxNode("Softmax", "", n.attrs["opset"], n.name, (x,), (real,), attrs, n.source)
-    NORMALISERS["Softmax"](b, plain)
+    node = OnnxNode("Softmax", "", n.attrs["opset"], n.name, (x,), (real,), attrs, n.source)
+    softmax(b, node)
     steps = f("Floor", f("Div", f.constant(1), f.scalar(3, "scale")))
     _rounded(f, f("Mul", real, steps), 4)
 
@@ -149,7 +151,7 @@ def _qlinear_global_average_pool(b: Builder, n: OnnxNode) -> None:
 def _windowed(b: Builder, n: OnnxNode, op: str, inputs: tuple[str, ...], output: str) -> None:
     """A Conv or pool of real numbers or whole ones, its windows as ONNX says them."""
     attrs = {k: v for k, v in n.attrs.items() if k not in ("channels_last",)}
-    NORMALISERS[op](b, OnnxNode(op, "", 11, n.name, inputs, (output,), attrs, n.source))
+    windowed(b, OnnxNode(op, "", 11, n.name, inputs, (output,), attrs, n.source))
 
 
 def _qlinear_average_pool(b: Builder, n: OnnxNode) -> None:
@@ -233,58 +235,44 @@ def _qgemm(b: Builder, n: OnnxNode) -> None:
     _rounded(f, steps, 8)
 
 
-def _plain(b: Builder, n: OnnxNode) -> None:
-    b.emit(n, n.op, n.inputs, n.attrs, n.outputs)
-
-
-MS = "com.microsoft"
-QUANTIZED: dict[tuple[str, str], Normaliser] = {
-    (MS, "QuantizeLinear"): _plain,
-    (MS, "DequantizeLinear"): _plain,
-    (MS, "QLinearAdd"): _qlinear_add,
-    (MS, "QLinearMul"): _qlinear_mul,
-    (MS, "QLinearSigmoid"): _qlinear_sigmoid,
-    (MS, "QLinearLeakyRelu"): _qlinear_leaky_relu,
-    (MS, "QLinearWhere"): _qlinear_where,
-    (MS, "QLinearConcat"): _qlinear_concat,
-    (MS, "QLinearSoftmax"): _qlinear_softmax,
-    (MS, "QLinearGlobalAveragePool"): _qlinear_global_average_pool,
-    (MS, "QLinearAveragePool"): _qlinear_average_pool,
-    (MS, "NhwcMaxPool"): _nhwc_max_pool,
-    (MS, "QLinearConv"): _qlinear_conv,
-    (MS, "DynamicQuantizeMatMul"): _dynamic_quantize_matmul,
-    (MS, "MatMulIntegerToFloat"): _matmul_integer_to_float,
-    (MS, "QGemm"): _qgemm,
-}
-
 _WINDOW = "auto_pad:STRING dilations:INTS kernel_shape:INTS pads:INTS strides:INTS"
 _POOL = "auto_pad:STRING ceil_mode:INT kernel_shape:INTS! pads:INTS strides:INTS"
 _TWO = "A A_scale A_zero_point? B B_scale B_zero_point? C_scale C_zero_point?"
 _ONE = "X X_scale X_zero_point? Y_scale Y_zero_point?"
-
-QUANTIZED_SIGNATURES: dict[tuple[str, str], tuple[str, int, str]] = {
-    (MS, "QuantizeLinear"): ("x y_scale y_zero_point?", 1, "axis:INT"),
-    (MS, "DequantizeLinear"): ("x x_scale x_zero_point?", 1, "axis:INT"),
-    (MS, "QLinearAdd"): (_TWO, 1, ""),
-    (MS, "QLinearMul"): (_TWO, 1, ""),
-    (MS, "QLinearSigmoid"): (_ONE, 1, ""),
-    (MS, "QLinearLeakyRelu"): (_ONE, 1, "alpha:FLOAT"),
-    (MS, "QLinearWhere"): ("condition X x_scale x_zero_point Y y_scale y_zero_point z_scale z_zero_point", 1, ""),
-    (MS, "QLinearConcat"): ("Y_scale Y_zero_point inputs*", 1, "axis:INT!"),
-    (MS, "QLinearSoftmax"): (_ONE, 1, "axis:INT opset:INT!"),
-    (MS, "QLinearGlobalAveragePool"): ("X x_scale x_zero_point y_scale y_zero_point", 1, "channels_last:INT"),
-    (MS, "QLinearAveragePool"): (_ONE, 1, f"{_POOL} channels_last:INT count_include_pad:INT"),
-    (MS, "NhwcMaxPool"): ("x", 1, f"{_POOL} dilations:INTS"),
-    (MS, "QLinearConv"): (
+QUANTIZED = (
+    Fused("QuantizeLinear", plain, "x y_scale y_zero_point?", attributes="axis:INT"),
+    Fused("DequantizeLinear", plain, "x x_scale x_zero_point?", attributes="axis:INT"),
+    Fused("QLinearAdd", _qlinear_add, _TWO),
+    Fused("QLinearMul", _qlinear_mul, _TWO),
+    Fused("QLinearSigmoid", _qlinear_sigmoid, _ONE),
+    Fused("QLinearLeakyRelu", _qlinear_leaky_relu, _ONE, attributes="alpha:FLOAT"),
+    Fused(
+        "QLinearWhere", _qlinear_where, "condition X x_scale x_zero_point Y y_scale y_zero_point z_scale z_zero_point"
+    ),
+    Fused("QLinearConcat", _qlinear_concat, "Y_scale Y_zero_point inputs*", attributes="axis:INT!"),
+    Fused("QLinearSoftmax", _qlinear_softmax, _ONE, attributes="axis:INT opset:INT!"),
+    Fused(
+        "QLinearGlobalAveragePool",
+        _qlinear_global_average_pool,
+        "X x_scale x_zero_point y_scale y_zero_point",
+        attributes="channels_last:INT",
+    ),
+    Fused(
+        "QLinearAveragePool", _qlinear_average_pool, _ONE, attributes=f"{_POOL} channels_last:INT count_include_pad:INT"
+    ),
+    Fused("NhwcMaxPool", _nhwc_max_pool, "x", attributes=f"{_POOL} dilations:INTS"),
+    Fused(
+        "QLinearConv",
+        _qlinear_conv,
         "x x_scale x_zero_point w w_scale w_zero_point y_scale y_zero_point B?",
-        1,
-        f"{_WINDOW} group:INT channels_last:INT",
+        attributes=f"{_WINDOW} group:INT channels_last:INT",
     ),
-    (MS, "DynamicQuantizeMatMul"): ("A B b_scale b_zero_point? bias?", 1, ""),
-    (MS, "MatMulIntegerToFloat"): ("A B a_scale b_scale a_zero_point? b_zero_point? bias?", 1, ""),
-    (MS, "QGemm"): (
+    Fused("DynamicQuantizeMatMul", _dynamic_quantize_matmul, "A B b_scale b_zero_point? bias?"),
+    Fused("MatMulIntegerToFloat", _matmul_integer_to_float, "A B a_scale b_scale a_zero_point? b_zero_point? bias?"),
+    Fused(
+        "QGemm",
+        _qgemm,
         "A a_scale a_zero_point B b_scale b_zero_point C? y_scale? y_zero_point?",
-        1,
-        "alpha:FLOAT transA:INT transB:INT",
+        attributes="alpha:FLOAT transA:INT transB:INT",
     ),
-}
+)

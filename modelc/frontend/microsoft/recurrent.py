@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from modelc.frontend.building.bodies import Body, emit_control
 from modelc.frontend.building.build import Builder, OnnxNode
 from modelc.frontend.building.formula import Formula
-from modelc.frontend.operators.normalise import Normaliser
+from modelc.frontend.operators.form import Fused
 from modelc.frontend.operators.recurrent import MOST_STEPS
 from modelc.ir.graph import Value
 from modelc.ops.rnn import activations_of
 
-MS = "com.microsoft"
 FUNCTIONS = ("Sigmoid", "Tanh", "Relu")
 GATES = 4  # input, output, forget and cell, in this order
 
@@ -157,12 +156,13 @@ def _clipped(f: Formula, gate: str) -> str:
     return f("Clip", gate, f.constant(-most), f.constant(most))
 
 
-RECURRENT: dict[tuple[str, str], Normaliser] = {(MS, "DynamicQuantizeLSTM"): _dynamic_quantize_lstm}
-RECURRENT_SIGNATURES: dict[tuple[str, str], tuple[str, int, str]] = {
-    (MS, "DynamicQuantizeLSTM"): (
+RECURRENT = (
+    Fused(
+        "DynamicQuantizeLSTM",
+        _dynamic_quantize_lstm,
         "X W R B? sequence_lens? initial_h? initial_c? P? W_scale W_zero_point R_scale R_zero_point",
         3,
         "hidden_size:INT direction:STRING activations:STRINGS activation_alpha:FLOATS activation_beta:FLOATS "
         "clip:FLOAT input_forget:INT",
     ),
-}
+)

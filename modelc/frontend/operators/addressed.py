@@ -9,18 +9,19 @@ from dataclasses import replace
 import numpy as np
 
 from modelc.frontend.building.build import Builder, OnnxNode
+from modelc.frontend.building.composed import roi_align
 from modelc.frontend.building.sizes import less, masked, refuse, whole
-from modelc.frontend.operators.normalise import NORMALISERS
+from modelc.frontend.operators.form import Form
 
 
-def gather(b: Builder, n: OnnxNode) -> None:
+def _gather(b: Builder, n: OnnxNode) -> None:
     x, indices = n.inputs
     axis = int(n.attrs.get("axis", 0)) % len(b.shape(x))
     given = _addresses(b, n, indices, x, (axis,))
     b.emit(n, n.op, (whole(b, n, x, (axis,)), given), n.attrs, n.outputs)
 
 
-def gather_elements(b: Builder, n: OnnxNode) -> None:
+def _gather_elements(b: Builder, n: OnnxNode) -> None:
     """Along other dimensions than the one that is addressed as much is there of the result as of the indices."""
     x, indices = n.inputs
     axis = int(n.attrs.get("axis", 0)) % len(b.shape(x))
@@ -32,13 +33,13 @@ def gather_elements(b: Builder, n: OnnxNode) -> None:
     b.sizes.give(n.outputs[0], counts)
 
 
-def regions(b: Builder, n: OnnxNode) -> None:
+def _regions(b: Builder, n: OnnxNode) -> None:
     """Regions that are not there are taken of the first image."""
     batch = _addresses(b, n, n.inputs[2], n.inputs[0], (0,))
-    NORMALISERS["RoiAlign"](b, replace(n, inputs=(*n.inputs[:2], batch)))
+    roi_align(b, replace(n, inputs=(*n.inputs[:2], batch)))
 
 
-def gather_nd(b: Builder, n: OnnxNode) -> None:
+def _gather_nd(b: Builder, n: OnnxNode) -> None:
     x, indices = n.inputs
     batch = int(n.attrs.get("batch_dims", 0))
     axes = range(batch, batch + b.shape(indices)[-1])
@@ -78,7 +79,7 @@ def _limits(b: Builder, n: OnnxNode, x: str, axes: Sequence[int]) -> tuple[str, 
     return b.emit(n, "Concat", parts, {"axis": 0}), none
 
 
-def scatter(b: Builder, n: OnnxNode) -> None:
+def _scatter(b: Builder, n: OnnxNode) -> None:
     """Updates that are not there are neutral where they are added or multiplied; else the last one that is there is
     made again in their place, which changes nothing, and where there is none at all, the data is the result."""
     data, indices, updates = n.inputs[:3]
@@ -125,3 +126,18 @@ def _count_of_updates(b: Builder, n: OnnxNode, indices: str, updates: str, besid
         value = indices if counts[0] else updates
         raise refuse(n, value, min(b.sizes.of(value), default=0), "it is not the first dimension of what is scattered")
     return next(iter(named))
+
+
+def _scatter_elements(b: Builder, n: OnnxNode) -> None:
+    b.emit(n, "ScatterElements", n.inputs, n.attrs, n.outputs)
+
+
+FORMS = (
+    Form("Gather", counted=_gather),
+    Form("GatherElements", counted=_gather_elements),
+    Form("GatherND", counted=_gather_nd),
+    Form("RoiAlign", roi_align, _regions),
+    Form("ScatterND", counted=_scatter),
+    Form("ScatterElements", counted=_scatter),
+    Form("Scatter", _scatter_elements, _scatter),
+)

@@ -4,15 +4,14 @@ all that can be found, and a count (sizes.py)."""
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from modelc.frontend.building.build import Builder, OnnxNode
 from modelc.frontend.building.sizes import masked, refuse, whole
+from modelc.frontend.operators.form import Form
 from modelc.ops.found import LIMITS
-
-if TYPE_CHECKING:
-    from modelc.frontend.building.build import Builder, OnnxNode
+from modelc.ops.row import Row
 
 
 def _emit_finding(
@@ -127,3 +126,11 @@ def unique(b: Builder, n: OnnxNode) -> None:
     _emit_finding(b, n, "Unique", inputs, (axis, 0, -1, 0), attrs)
     if n.wants(2):
         b.sizes.give(n.outputs[2], {0: counts[axis]} if counts else {})
+
+
+FORMS = (
+    Form("NonZero", non_zero),
+    Form("Compress", compress),
+    Form("NonMaxSuppression", non_max_suppression, row=Row("NonMaxSuppression", addresses=(2, 3, 4))),
+    Form("Unique", unique),
+)

@@ -16,9 +16,10 @@ from modelc.frontend.building.build import Builder, OnnxNode
 from modelc.frontend.building.fold import RANDOM
 from modelc.frontend.building.functions import domain_of, operator_sets
 from modelc.frontend.building.sizes import whole
+from modelc.frontend.operators.form import forms
+from modelc.frontend.operators.shapes import no_size
 from modelc.ir.graph import RANDOM_STATE, Value
 
-ONNX_DRAWS = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 TRAINING_SINCE = 12  # Dropout has an input that says so
 LIKE_SINCE = 15  # CastLike is there
 
@@ -182,3 +183,7 @@ def _dropout(node: onnx.NodeProto, fresh: Namer, version: int) -> list[onnx.Node
 
 
 SPELLINGS: Mapping[str, Spelling] = {"Bernoulli": _bernoulli, "Multinomial": _multinomial, "Dropout": _dropout}
+FORMS = (
+    *forms("RandomNormal RandomUniform", drawn, no_size),
+    *forms("RandomNormalLike RandomUniformLike", drawn, drawn_alike),
+)

@@ -15,6 +15,7 @@ from modelc.frontend.building.build import Builder, OnnxNode
 from modelc.frontend.building.formula import Formula
 from modelc.frontend.building.intervals import interval_of
 from modelc.frontend.building.sizes import less
+from modelc.frontend.operators.form import Form
 from modelc.ops.found import ROOM
 
 START, LIMIT, DELTA = range(3)
@@ -89,3 +90,6 @@ def _steps(b: Builder, n: OnnxNode, delta: float) -> str:
     count = checked_count(b, replace(n, op="Bound", outputs=(f"{name}_size",)), name, most)
     b.sizes.bounds[count] = max(most, ROOM)
     return count
+
+
+FORMS = (Form("Range", ranged, ranged),)

@@ -14,6 +14,7 @@ import numpy as np
 
 from modelc.frontend.building.build import Builder, OnnxNode
 from modelc.frontend.building.sizes import refuse, whole
+from modelc.frontend.operators.form import forms
 from modelc.ir.graph import Node
 from modelc.ops import OPERATORS
 from modelc.ops.rnn import activations_of
@@ -149,3 +150,6 @@ def _put(b: Builder, n: OnnxNode, k: int, parts: Sequence[str], axis: int, perm:
         b.emit(n, "Concat", parts, {"axis": axis}, n.outputs[k : k + 1])
     else:
         b.bind(n, n.outputs[k], parts[0])
+
+
+FORMS = forms("LSTM GRU RNN", recurrent, recurrent_sized)

@@ -18,7 +18,7 @@ from onnx import NodeProto, helper
 
 from modelc.errors import ConfigError
 from modelc.frontend.quantize.floats import FloatModel, drop_unread
-from modelc.frontend.quantize.layers import Layer, attribute, layers_of
+from modelc.frontend.quantize.layers import Layer, attribute, layers_of, weights_of
 
 Floats = NDArray[np.float32]
 TOGETHER = ("Relu", "Clip")  # which commute with a division by what is positive, Clip if its bounds are divided too
@@ -103,8 +103,7 @@ def _bounds(floats: FloatModel, node: NodeProto) -> tuple[Floats, Floats] | None
 
 def _channels_of(floats: FloatModel, layer: Layer) -> tuple[int, bool] | None:
     """How many channels a layer reads, and whether each has weights of its own; None where they are in groups."""
-    weights = floats.array(layer.weights)
-    assert weights is not None
+    weights = weights_of(floats, layer)
     if layer.op != "Conv":
         return weights.shape[1 - layer.axis], False
     groups = attribute(floats.node(layer.name), "group", 1)
@@ -118,8 +117,8 @@ def largest_weights(floats: FloatModel, place: Smoothable) -> Floats | None:
     weights of their own for each channel, so that any scale does."""
     largest = list[Floats]()
     for layer in place.layers:
-        counted, weights = _channels_of(floats, layer), floats.array(layer.weights)
-        assert counted is not None and weights is not None
+        counted, weights = _channels_of(floats, layer), weights_of(floats, layer)
+        assert counted is not None
         if not counted[1]:
             along = 1 if layer.op == "Conv" else 1 - layer.axis
             largest.append(np.abs(weights).max(axis=tuple(k for k in range(weights.ndim) if k != along)))
@@ -165,7 +164,9 @@ def _divide_bounds(floats: FloatModel, node: NodeProto, divisors: Floats, rank: 
         helper.make_node("Relu", [node.input[0]], [positive], f"{node.name}/relu"),
         helper.make_node("Min", [positive, name], list(node.output), node.name),
     ]
-    floats.replace(node, both)
+    others = floats.model.graph.node
+    floats.put(n for other in others for n in (both if other.name == node.name else [other]))
+    floats.index()
 
 
 def _multiply(floats: FloatModel, layer: Layer, node: NodeProto, factors: Floats) -> None:

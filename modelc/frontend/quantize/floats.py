@@ -4,18 +4,20 @@ of the convolutions before them, an operator set that has scales by channel."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from onnx import AttributeProto, NodeProto, helper, numpy_helper, version_converter
 
 from modelc.errors import ModelError
 from modelc.frontend.control.structure import reads
 from modelc.frontend.load.read import read_model, tensor_array
 
+STANDARD = ("", "ai.onnx")
 OPSET = 13  # the first with scales by channel
 
 
@@ -47,15 +49,11 @@ class FloatModel:
             self.named = {node.name: node for node in self.model.graph.node}
         return self.named[name]
 
-    def replace(self, node: NodeProto, by: Sequence[NodeProto]) -> None:
-        """Puts others in a node's place."""
-        graph = self.model.graph
-        name, nodes = node.name, list[NodeProto]()
-        for other in graph.node:
-            nodes += by if other.name == name else [NodeProto.FromString(other.SerializeToString())]
-        del graph.node[:]
-        graph.node.extend(nodes)
-        self.index()
+    def put(self, nodes: Iterable[NodeProto]) -> None:
+        """Has these nodes in the place of all that there are."""
+        copies = [copied(node) for node in nodes]
+        del self.model.graph.node[:]
+        self.model.graph.node.extend(copies)
 
     def array(self, name: str) -> NDArray[np.float32] | None:
         """The numbers of a constant in float32; None where it is none."""
@@ -64,18 +62,57 @@ class FloatModel:
             return None
         return tensor_array(tensor, Path())
 
-    def set(self, name: str, numbers: NDArray[np.float32]) -> None:
-        """Gives a constant, a new one or one that there is, these numbers."""
-        tensor = numpy_helper.from_array(np.ascontiguousarray(numbers), name)
+    def set(self, name: str, numbers: ArrayLike) -> str:
+        """Gives a constant, a new one or one that there is, these numbers; returns its name."""
+        tensor = numpy_helper.from_array(np.asarray(numbers, order="C"), name)
         if name in self.constants:
             self.constants[name].CopyFrom(tensor)
         else:
             self.model.graph.initializer.append(tensor)
             self.constants[name] = self.model.graph.initializer[-1]
+        return name
+
+    def add(self, op: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
+        """Adds a node behind all others; returns what it writes."""
+        self.model.graph.node.append(helper.make_node(op, inputs, [output], **attributes))
+        return output
+
+    def give(self, name: str) -> None:
+        """Makes a value an output."""
+        self.model.graph.output.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+
+    def behind(self, nodes: Iterable[NodeProto], added: Mapping[str, Sequence[NodeProto]]) -> Iterator[NodeProto]:
+        """`nodes`, and what is `added` for values, each behind what writes its value."""
+        for value in self.model.graph.input:
+            yield from added.get(value.name, ())
+        for node in nodes:
+            yield node
+            for name in node.output:
+                yield from added.get(name, ())
+
+    def copy(self, outputs: bool = True) -> FloatModel:
+        """One to add to; without `outputs` of the model's own it gives what is added alone."""
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        if not outputs:
+            del model.graph.output[:]
+        return FloatModel(model)
 
     def private(self, name: str) -> bool:
         """Whether one node alone reads a value, and nothing else does."""
         return len(self.readers.get(name, ())) == 1 and name not in self.results and name not in self.inner
+
+
+def copied(node: NodeProto, **changed: str) -> NodeProto:
+    """A node of its own, with another `name`, and other values for the inputs x and weights, and for the output y."""
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    copy.name = changed.get("name", copy.name)
+    for k, part in enumerate(("x", "weights")):
+        if part in changed:
+            copy.input[k] = changed[part]
+    copy.output[0] = changed.get("y", copy.output[0])
+    return copy
 
 
 def float_model(path: str | Path) -> FloatModel:
@@ -85,14 +122,18 @@ def float_model(path: str | Path) -> FloatModel:
         model = onnx.load(path)
     except (OSError, ValueError) as error:
         raise ModelError(f"the data of the model {path} cannot be read: {str(error)[:200]}") from None
-    versions = {opset.domain or "ai.onnx": opset.version for opset in model.opset_import}
-    if versions.get("ai.onnx", OPSET) < OPSET:
-        model = _converted(model, versions["ai.onnx"], path)
+    if (version := operator_set(model)) < OPSET:
+        model = _converted(model, version, path)
     _name_nodes(model)
     _constants_as_initializers(model)
     floats = FloatModel(model)
     _fold_batch_norms(floats)
     return floats
+
+
+def operator_set(model: onnx.ModelProto) -> int:
+    """The version of ONNX's own operators that a model has."""
+    return next((opset.version for opset in model.opset_import if opset.domain in STANDARD), OPSET)
 
 
 def _converted(model: onnx.ModelProto, version: int, path: str | Path) -> onnx.ModelProto:
@@ -119,7 +160,7 @@ def _constants_as_initializers(model: onnx.ModelProto) -> None:
     nodes = list[NodeProto]()
     for node in graph.node:
         values = [a.t for a in node.attribute if a.name == "value" and a.type == AttributeProto.TENSOR]
-        if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(values) != 1:
+        if node.op_type != "Constant" or node.domain not in STANDARD or len(values) != 1:
             nodes.append(node)
             continue
         tensor = onnx.TensorProto()

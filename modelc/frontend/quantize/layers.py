@@ -1,30 +1,33 @@
-"""Which nodes can multiply bytes: contractions of what is computed with constant weights; and where what they read is
-rounded."""
+"""Which nodes can multiply bytes: contractions of what is computed with constant weights; where what they read is
+rounded; and which outputs look like class scores: what a softmax gives, and rows of many numbers that a product gives.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
 from onnx import NodeProto
 
-from modelc.frontend.quantize.floats import FloatModel
+from modelc.frontend.quantize.floats import STANDARD, FloatModel
 
 MOVES = ("MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze")
+BEHIND_SCORES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast")
+LEAST_CLASSES = 10  # of what is no softmax's
 
 
 @dataclass(frozen=True)
 class Layer:
     """The node `name` multiplies the value `x` with the constant `weights`, whose dimension `axis` is the output's
     channels, and writes `y`. `rounded` is the value that is rounded for it: `x`, or what moves alone make `x` of.
-    `bias` is the constant that is added in the node, `adding` the name of the node behind it that adds one in its
-    place; "": there is none."""
+    `adding` is the name of the node behind it that adds a constant by channel in its place; "": there is none."""
 
     name: str
     op: str
     x: str
     rounded: str
     weights: str
-    bias: str
     adding: str
     y: str
     axis: int
@@ -40,28 +43,34 @@ def layers_of(floats: FloatModel) -> tuple[Layer, ...]:
     return tuple(layer for node in floats.model.graph.node if (layer := _layer(floats, node)) is not None)
 
 
+def weights_of(floats: FloatModel, layer: Layer) -> NDArray[np.float32]:
+    """What a layer multiplies with."""
+    weights = floats.array(layer.weights)
+    assert weights is not None
+    return weights
+
+
 def attribute(node: NodeProto, name: str, otherwise: int) -> int:
     """A whole number of a node's attributes."""
     return int(next((a.i for a in node.attribute if a.name == name), otherwise))
 
 
+def factor(node: NodeProto, name: str) -> float:
+    """What a Gemm's product (alpha) or bias (beta) is multiplied by."""
+    return float(next((a.f for a in node.attribute if a.name == name), 1.0))
+
+
 def _layer(floats: FloatModel, node: NodeProto) -> Layer | None:
-    if node.op_type not in ("Conv", "Gemm", "MatMul") or node.domain not in ("", "ai.onnx"):
+    if node.op_type not in ("Conv", "Gemm", "MatMul") or node.domain not in STANDARD:
         return None
     x, name = node.input[0], node.input[1]
     weights = floats.array(name)
     if weights is None or x in floats.constants or not weights.size:
         return None
-    if node.op_type == "Conv":
-        axis = 0
-    elif weights.ndim != 2 or (node.op_type == "Gemm" and attribute(node, "transA", 0)):
+    if node.op_type != "Conv" and (weights.ndim != 2 or (node.op_type == "Gemm" and attribute(node, "transA", 0))):
         return None
-    else:
-        axis = 0 if attribute(node, "transB", 0) else 1
-    bias = node.input[2] if len(node.input) > 2 else ""
-    return Layer(
-        node.name, node.op_type, x, _rounded(floats, x), name, bias, _adding(floats, node), node.output[0], axis
-    )
+    axis = 0 if node.op_type == "Conv" or attribute(node, "transB", 0) else 1
+    return Layer(node.name, node.op_type, x, _rounded(floats, x), name, _adding(floats, node), node.output[0], axis)
 
 
 def _rounded(floats: FloatModel, x: str) -> str:
@@ -87,3 +96,23 @@ def _adding(floats: FloatModel, node: NodeProto) -> str:
         return ""
     added, weights = floats.array(others[0]), floats.array(node.input[1])
     return reader.name if added is not None and weights is not None and added.shape == weights.shape[1:] else ""
+
+
+def class_scores(floats: FloatModel) -> tuple[str, ...]:
+    """The names of the outputs that look like class scores."""
+    return tuple(value.name for value in floats.model.graph.output if _is_score(floats, value.name))
+
+
+def _is_score(floats: FloatModel, name: str) -> bool:
+    node = floats.producers.get(name)
+    while node is not None and node.op_type in BEHIND_SCORES:
+        node = floats.producers.get(node.input[0])
+    if node is not None and node.op_type in ("Softmax", "LogSoftmax"):
+        return True
+    if node is not None and node.op_type == "Add":  # a bias behind a product
+        producers = [floats.producers.get(x) for x in node.input if x not in floats.constants]
+        node = producers[0] if len(producers) == 1 else None
+    if node is None or node.op_type not in ("Gemm", "MatMul"):
+        return False
+    weights, columns = floats.array(node.input[1]), 0 if attribute(node, "transB", 0) else 1
+    return weights is not None and weights.ndim == 2 and weights.shape[columns] >= LEAST_CLASSES

@@ -1,4 +1,5 @@
-"""Which weights of a model are stored in four bits: with the model, it makes one whose products are MatMulNBits."""
+"""Which weights of a model are stored in four bits: those of products with a constant matrix, in float32 or dequantized
+by block. With the model that makes one whose products are MatMulNBits."""
 
 from __future__ import annotations
 
@@ -10,18 +11,19 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import NodeProto, helper, numpy_helper
+from onnx import NodeProto, helper
 
 from modelc.errors import ConfigError
-from modelc.frontend.quantize.floats import FloatModel, drop_unread, float_model
-from modelc.frontend.quantize.four_bits import BITS, FourBits, in_four_bits
-from modelc.frontend.quantize.products import BLOCKS, Product, product_of
+from modelc.frontend.load.read import tensor_array
+from modelc.frontend.quantize.floats import STANDARD, FloatModel, drop_unread, float_model
+from modelc.frontend.quantize.layers import attribute, factor
+from modelc.frontend.quantize.weights import BITS, MIDDLE, Floats, FourBits, in_four_bits, zeros_pay
 
 INT4, INT4_FLOAT = "int4", "int4-float"
 WEIGHTS = (INT4, INT4_FLOAT)
+BLOCKS = (16, 32, 64, 128, 256)  # that MatMulNBits may have
 BLOCK = 32
 LEAST = 4096  # numbers of a matrix that is worth it
-WORTH = 0.75  # of the squared error without zero points, for which a layer has some
 SAMPLED = 1 << 18  # numbers of a matrix that this is asked of
 LEVELS = {INT4: 4, INT4_FLOAT: 1}  # accuracy_level: activations in int8 by block, or in float32
 MS = "com.microsoft"
@@ -109,18 +111,10 @@ def _layer(product: Product, block: int) -> PackedLayer:
     block = next((b for b in reversed(BLOCKS) if b <= block and depth % b == 0), 0)
     if not block:
         return PackedLayer(product.name, 0, why=f"a depth of {depth}, which is no multiple of {BLOCKS[0]}")
-    zeros = _zeros_pay(w, block)
+    some = np.ascontiguousarray(w[:, :: max(1, w.size // SAMPLED)])
+    zeros = zeros_pay(some, lambda zeros: in_four_bits(some, block, zeros).real())
     error = float(np.linalg.norm(in_four_bits(w, block, zeros).real() - w) / max(float(np.linalg.norm(w)), 1e-30))
     return PackedLayer(product.name, BITS, block, zeros, float(f"{error:.6g}"))
-
-
-def _zeros_pay(w: NDArray[np.float32], block: int) -> bool:
-    """Whether zero points take off so much of the error that their bytes are worth it."""
-    some = np.ascontiguousarray(w[:, :: max(1, w.size // SAMPLED)])
-    without, by_zeros = (
-        float(np.square(in_four_bits(some, block, zeros).real() - some).sum()) for zeros in (False, True)
-    )
-    return by_zeros < WORTH * without
 
 
 def packed_model(model: str | Path, packing: Packing) -> onnx.ModelProto:
@@ -131,21 +125,19 @@ def packed_model(model: str | Path, packing: Packing) -> onnx.ModelProto:
         layer = chosen.pop(node.name, None)
         product = None if layer is None or layer.block not in BLOCKS else product_of(floats, node)
         if layer is None:
-            nodes.append(NodeProto.FromString(node.SerializeToString()))
+            nodes.append(node)
             continue
         if product is None or (not isinstance(product.weights, FourBits) and product.shape[0] % layer.block):
             raise ConfigError(f"the choices give {layer.name!r} weights of 4 bits, which it cannot have in this model")
         nodes += _multiplied(floats, node, product, layer, packing)
     if chosen:
         raise ConfigError(f"the choices give {min(chosen)!r} weights of 4 bits, which is no layer of this model")
-    graph = floats.model.graph
-    del graph.node[:]
-    graph.node.extend(nodes)
+    floats.put(nodes)
     _drop_unread_nodes(floats)
     drop_unread(floats)
     if MS not in (opset.domain for opset in floats.model.opset_import):
         floats.model.opset_import.append(helper.make_opsetid(MS, 1))
-    del graph.value_info[:]  # of values that there may no longer be
+    del floats.model.graph.value_info[:]  # of values that there may no longer be
     return floats.model
 
 
@@ -160,9 +152,7 @@ def _multiplied(
     constants = {"bits": _two_a_byte(by_column), "scales": np.ascontiguousarray(w.scales.T).reshape(columns, blocks)}
     if w.zeros is not None:
         constants["zeros"] = _two_a_byte(np.ascontiguousarray(w.zeros.T).reshape(columns, blocks))
-    names = [f"{layer.name}/weights/{part}" for part in constants]
-    for name, numbers in zip(names, constants.values(), strict=True):
-        floats.model.graph.initializer.append(numpy_helper.from_array(numbers, name))
+    names = [floats.set(f"{layer.name}/weights/{part}", numbers) for part, numbers in constants.items()]
     attrs: dict[str, Any] = {
         "K": depth,
         "N": columns,
@@ -177,8 +167,7 @@ def _multiplied(
         return nodes
     bias = product.bias
     if product.beta != 1.0:
-        beta, bias = f"{layer.name}/beta", f"{layer.name}/bias"
-        floats.model.graph.initializer.append(numpy_helper.from_array(np.float32(product.beta), beta))
+        beta, bias = floats.set(f"{layer.name}/beta", np.float32(product.beta)), f"{layer.name}/bias"
         nodes.append(helper.make_node("Mul", [product.bias, beta], [bias], f"{layer.name}/scaled"))
     return [*nodes, helper.make_node("Add", [made, bias], [y], f"{layer.name}/added")]
 
@@ -191,17 +180,95 @@ def _two_a_byte(numbers: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def _drop_unread_nodes(floats: FloatModel) -> None:
     """Leaves out what transposed or dequantized weights that nothing reads any more."""
-    graph = floats.model.graph
     while True:
         floats.index()
         read = floats.readers.keys() | floats.inner | floats.results
-        kept = [
-            node
-            for node in graph.node
-            if node.op_type not in ("DequantizeLinear", "Transpose") or any(name in read for name in node.output)
-        ]
-        if len(kept) == len(graph.node):
+        every = floats.model.graph.node
+        dropped = {
+            node.name
+            for node in every
+            if node.op_type in ("DequantizeLinear", "Transpose") and read.isdisjoint(node.output)
+        }
+        if not dropped:
             return
-        copies = [NodeProto.FromString(node.SerializeToString()) for node in kept]
-        del graph.node[:]
-        graph.node.extend(copies)
+        floats.put(node for node in every if node.name not in dropped)
+
+
+# --- products -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Product:
+    """The node `name` multiplies the value `x` with `weights` [K, N], which are real numbers, or of four bits already,
+    and adds the value `bias`, if there is one, `beta` times."""
+
+    name: str
+    x: str
+    weights: Floats | FourBits
+    bias: str = ""
+    beta: float = 1.0
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        numbers = self.weights.numbers if isinstance(self.weights, FourBits) else self.weights
+        depth, columns = numbers.shape
+        return depth, columns
+
+
+def product_of(floats: FloatModel, node: NodeProto) -> Product | None:
+    """What a node of the model's own graph multiplies; None where that is no constant matrix."""
+    if node.op_type not in ("MatMul", "Gemm") or node.domain not in STANDARD or node.input[0] in floats.constants:
+        return None
+    gemm = node.op_type == "Gemm"
+    if gemm and attribute(node, "transA", 0):
+        return None
+    weights = _matrix(floats, node.input[1], gemm and bool(attribute(node, "transB", 0)))
+    alpha, bias = factor(node, "alpha"), node.input[2] if gemm and len(node.input) > 2 else ""
+    if alpha != 1.0 and weights is not None:
+        weights = None if isinstance(weights, FourBits) else weights * np.float32(alpha)
+    return None if weights is None else Product(node.name, node.input[0], weights, bias, factor(node, "beta"))
+
+
+def _matrix(floats: FloatModel, name: str, turned: bool) -> Floats | FourBits | None:
+    """The weights [K, N] called `name`, which are stored the other way round where they are `turned`."""
+    node = floats.producers.get(name)
+    if node is not None and node.op_type == "Transpose" and node.domain in STANDARD:
+        perm = next((tuple(a.ints) for a in node.attribute if a.name == "perm"), (1, 0))
+        return _matrix(floats, node.input[0], not turned) if perm == (1, 0) else None
+    if node is not None:
+        return _dequantized(floats, node, turned)
+    weights = floats.array(name)
+    if weights is None or weights.ndim != 2 or not weights.size or not np.isfinite(weights).all():
+        return None
+    return np.ascontiguousarray(weights.T) if turned else weights
+
+
+def _dequantized(floats: FloatModel, node: NodeProto, turned: bool) -> FourBits | None:
+    """What DequantizeLinear makes of blocks of four bits along the depth."""
+    block = attribute(node, "block_size", 0)
+    if node.op_type != "DequantizeLinear" or node.domain not in STANDARD or block not in BLOCKS:
+        return None
+    whole, scales = _constant(floats, node.input[0]), _constant(floats, node.input[1])
+    zeros = _constant(floats, node.input[2]) if len(node.input) > 2 and node.input[2] else None
+    if whole is None or scales is None or whole.ndim != 2 or scales.dtype != np.float32:
+        return None
+    if whole.dtype.name not in ("int4", "uint4") or (len(node.input) > 2 and node.input[2] and zeros is None):
+        return None
+    depth = 1 if turned else 0
+    if attribute(node, "axis", 1) % 2 != depth or whole.shape[depth] % block:
+        return None
+    shift = MIDDLE if whole.dtype.name == "int4" else 0
+
+    def unsigned(numbers: NDArray[Any]) -> NDArray[np.uint8]:
+        shifted = (numbers.astype(np.int16) + shift).astype(np.uint8)
+        return np.ascontiguousarray(shifted.T if turned else shifted)
+
+    middles = unsigned(np.zeros(scales.shape, np.int8) if zeros is None else zeros)
+    same = bool((middles == MIDDLE).all()) or not middles.size
+    scale = np.ascontiguousarray(scales.T if turned else scales)
+    return FourBits(unsigned(whole), scale, None if same else middles)
+
+
+def _constant(floats: FloatModel, name: str) -> NDArray[Any] | None:
+    tensor = floats.constants.get(name)
+    return None if tensor is None else tensor_array(tensor, Path())

@@ -3,186 +3,120 @@ outputs is measured without making another model."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper
 
-from modelc.frontend.quantize.floats import FloatModel
-from modelc.frontend.quantize.halves import Deviations, in_half
-from modelc.frontend.quantize.layers import Layer
-from modelc.frontend.quantize.recipe import ASYMMETRIC, FLOAT16, INT8, SYMMETRIC, Range
+from modelc.frontend.quantize.floats import FloatModel, copied
+from modelc.frontend.quantize.layers import Layer, weights_of
+from modelc.frontend.quantize.recipe import ASYMMETRIC, FLOAT16, INT8, SYMMETRIC, Floats, Range
 from modelc.frontend.quantize.weights import as_bytes
-from modelc.frontend.quantize.write import shares_bytes
+from modelc.frontend.quantize.write import Deviations, in_half, rounding, shares_bytes
 from modelc.frontend.witness.surgery import save
 
 CORRECTED = "modelc:corrected"
+IN_BYTES = "switch"  # what the inputs of a layer are called behind its name
+IN_FLOAT16 = "switch of float16"
+ASYMMETRICALLY = "switch of weights"
 
 
-def switches(
-    layers: Sequence[Layer],
-    ways: Mapping[str, str],
-    corrected: bool,
-    asymmetric: Collection[str],
-    halves: Collection[str],
-) -> dict[str, NDArray[Any]]:
-    """The inputs with which layers are computed in these `ways`, by name: INT8, ASYMMETRIC those that can have such
-    weights, FLOAT16 those of `halves`, float32 if nothing is said. Those in bytes have their corrections, or have
-    not."""
-    narrow = {name for name, way in ways.items() if way in (INT8, ASYMMETRIC)}
-    values = {layer.rounded: False for layer in layers}
-    for layer in layers:
-        values[layer.rounded] |= layer.name in narrow
-    by_layer = {_of_layer(layer): np.array(layer.name in narrow) for layer in layers}
-    by_value = {_of_value(name): np.array(on) for name, on in values.items()}
-    by_weights = {_of_weights(name): np.array(ways.get(name) == ASYMMETRIC) for name in asymmetric}
-    by_half = {_of_half(name): np.array(ways.get(name) == FLOAT16) for name in halves}
-    return {**by_layer, **by_value, **by_weights, **by_half, CORRECTED: np.array(corrected, np.float32)}
+@dataclass(frozen=True)
+class Switched:
+    """The model `floats` with a switch for each of the `layers`: whether it is in bytes. `ranges` say how values are
+    rounded, weights go from -most to most, and `corrections` are what is added to outputs by channel. Layers in
+    `asymmetric` have a second switch for such weights, with the corrections that it says; those in `halves`, which says
+    how much their sums are off then, one for float16."""
+
+    floats: FloatModel
+    layers: Sequence[Layer]
+    ranges: Mapping[str, Range]
+    most: int
+    corrections: Mapping[str, Floats]
+    asymmetric: Mapping[str, Floats | None] = field(default_factory=dict)
+    halves: Deviations = field(default_factory=dict)
+
+    def inputs(self, ways: Mapping[str, str], corrected: bool) -> dict[str, NDArray[Any]]:
+        """With which layers are computed in these `ways`, by name: INT8, ASYMMETRIC, FLOAT16, float32 if nothing is
+        said. Those in bytes have their corrections, or have not."""
+        narrow = {name for name, way in ways.items() if way in (INT8, ASYMMETRIC)}
+        rounded = {layer.rounded for layer in self.layers if layer.name in narrow}
+        on = {f"{layer.rounded}/switch of value": layer.rounded in rounded for layer in self.layers}
+        on |= {f"{layer.name}/{IN_BYTES}": layer.name in narrow for layer in self.layers}
+        on |= {f"{name}/{ASYMMETRICALLY}": ways.get(name) == ASYMMETRIC for name in self.asymmetric}
+        on |= {f"{name}/{IN_FLOAT16}": ways.get(name) == FLOAT16 for name in self.halves}
+        return {**{name: np.array(value) for name, value in on.items()}, CORRECTED: np.array(corrected, np.float32)}
+
+    def write(self, output: Path) -> None:
+        """Writes the model."""
+        model = self.floats.copy()
+        graph, by_name = model.model.graph, {layer.name: layer for layer in self.layers}
+        readers: dict[str, list[Layer]] = {}  # by the value that is rounded for them
+        for layer in self.layers:
+            readers.setdefault(layer.rounded, []).append(layer)
+        for name, given in self.inputs({}, False).items():
+            kind = TensorProto.FLOAT if name == CORRECTED else TensorProto.BOOL
+            graph.input.append(helper.make_tensor_value_info(name, kind, given.shape))
+        either = {value: [self._rounded(model, value)] for value in readers}
+        nodes = list[NodeProto]()
+        for node in graph.node:
+            if node.name in by_name:
+                nodes.append(self._switched(model, by_name[node.name], node))
+                continue
+            nodes.append(copied(node))
+            for k, name in enumerate(node.input):
+                if name in readers and shares_bytes(readers[name], name):
+                    nodes[-1].input[k] = f"{name}/either"
+        model.put(model.behind(nodes, either))
+        del graph.value_info[:]
+        save(model.model, output)
+
+    def _rounded(self, model: FloatModel, value: str) -> NodeProto:
+        """A value rounded, or as it is."""
+        on = rounding(model, value, value, self.ranges[value])
+        off = helper.make_node("Identity", [value], [f"{value}/off"])
+        return _if(f"{value}/switch of value", on, [off], f"{value}/either")
+
+    def _switched(self, model: FloatModel, layer: Layer, node: NodeProto) -> NodeProto:
+        """A layer that multiplies bytes, by weights of either kind, or float16 where it can, or is as it was."""
+        on = self._in_bytes(model, layer, node, self.corrections.get(layer.name), SYMMETRIC)
+        if layer.name in self.asymmetric:
+            other = self._in_bytes(model, layer, node, self.asymmetric[layer.name], ASYMMETRIC)
+            on = [_if(f"{layer.name}/{ASYMMETRICALLY}", other, on, f"{layer.y}/on")]
+        off = copied(node, y=f"{layer.y}/off")
+        if layer.name in self.halves:
+            half = list(in_half(model, layer, node, self.halves[layer.name], f"{layer.y}/half"))
+            off = _if(f"{layer.name}/{IN_FLOAT16}", half, [off], f"{layer.y}/real")
+        return _if(f"{layer.name}/{IN_BYTES}", on, [off], layer.y)
+
+    def _in_bytes(
+        self, model: FloatModel, layer: Layer, node: NodeProto, added: Floats | None, kind: str
+    ) -> list[NodeProto]:
+        """The nodes of a layer that multiplies what is rounded by weights that are."""
+        weights, y = weights_of(model, layer), f"{layer.y}/{kind}"
+        real = as_bytes(weights, layer.axis, self.most, kind == ASYMMETRIC).real()
+        x = f"{layer.x}/either" if layer.x == layer.rounded else layer.x
+        on = copied(node, x=x, weights=model.set(f"{layer.name}/{kind} weights", real), y=y)
+        if added is None:
+            return [on]
+        shape = (-1,) if layer.channels_last else (-1, *[1] * (weights.ndim - 2))
+        correction = model.set(f"{layer.name}/{kind} correction", added.reshape(shape))
+        scaled = f"{correction}/scaled"
+        return [
+            on,
+            helper.make_node("Mul", [correction, CORRECTED], [scaled]),
+            helper.make_node("Add", [y, scaled], [f"{y}/corrected"]),
+        ]
 
 
-def write_switched(
-    floats: FloatModel,
-    layers: Sequence[Layer],
-    ranges: Mapping[str, Range],
-    corrections: Mapping[str, NDArray[np.float32]],
-    asymmetric: Mapping[str, NDArray[np.float32] | None],
-    halves: Deviations,
-    most: int,
-    output: Path,
-) -> None:
-    """Writes the model with an input for each layer, for each value that is rounded, and for whether layers in bytes
-    have their `corrections` added. Their weights are as `as_bytes` has them: symmetric, and of those in `asymmetric`,
-    which says their corrections then, asymmetric where an input says so. Those in `halves`, which says how much their
-    sums are off then, are in float16 where an input says so, and are not in bytes."""
-    model = ModelProto()
-    model.CopyFrom(floats.model)
-    graph = model.graph
-    by_value: dict[str, list[Layer]] = {}
-    for layer in layers:
-        by_value.setdefault(layer.rounded, []).append(layer)
-    by_name = (*map(_of_weights, asymmetric), *map(_of_half, halves))
-    for name in (*map(_of_layer, layers), *map(_of_value, by_value), *by_name):
-        graph.input.append(helper.make_tensor_value_info(name, TensorProto.BOOL, []))
-    graph.input.append(helper.make_tensor_value_info(CORRECTED, TensorProto.FLOAT, []))
-    layer_of = {layer.name: layer for layer in layers}
-    nodes = list[NodeProto]()
-    for value in graph.input:
-        nodes += _rounding(model, value.name, ranges) if value.name in by_value else []
-    for node in graph.node:
-        copy = NodeProto()
-        copy.CopyFrom(node)
-        switched = layer_of.get(node.name)
-        for k, name in enumerate(node.input):
-            readers = by_value.get(name)
-            if readers and switched is None and shares_bytes(readers, name):
-                copy.input[k] = f"{name}/either"
-        if switched is not None:
-            in_bytes = [_narrow(model, floats, switched, node, corrections.get(node.name), most, False)]
-            if node.name in asymmetric:
-                in_bytes.append(_narrow(model, floats, switched, node, asymmetric[node.name], most, True))
-            half = halves.get(node.name)
-            float16 = None if half is None else [*in_half(model, floats, switched, node, half, f"{switched.y}/half")]
-            copy = _switched(switched, node, in_bytes, float16)
-        nodes.append(copy)
-        for name in node.output:
-            nodes += _rounding(model, name, ranges) if name in by_value else []
-    del graph.node[:]
-    graph.node.extend(nodes)
-    del graph.value_info[:]
-    save(model, output)
-
-
-def _of_layer(layer: Layer) -> str:
-    return f"{layer.name}/switch"
-
-
-def _of_value(value: str) -> str:
-    return f"{value}/switch of value"
-
-
-def _of_half(layer: str) -> str:
-    return f"{layer}/switch of float16"
-
-
-def _of_weights(layer: str) -> str:
-    return f"{layer}/switch of weights"
-
-
-def _constant(model: ModelProto, name: str, numbers: object) -> str:
-    model.graph.initializer.append(numpy_helper.from_array(np.asarray(numbers), name))
-    return name
-
-
-def _rounding(model: ModelProto, value: str, ranges: Mapping[str, Range]) -> list[NodeProto]:
-    """A value rounded, or as it is."""
-    stored = ranges[value]
-    scale = _constant(model, f"{value}/scale", np.float32(stored.scale))
-    zero = _constant(model, f"{value}/zero", np.uint8(stored.zero))
-    output = f"{value}/either"
-    on = [
-        helper.make_node("QuantizeLinear", [value, scale, zero], [f"{value}/bytes"]),
-        helper.make_node("DequantizeLinear", [f"{value}/bytes", scale, zero], [f"{value}/on"]),
-    ]
-    off = [helper.make_node("Identity", [value], [f"{value}/off"])]
-    return [_if(_of_value(value), on, f"{value}/on", off, f"{value}/off", output)]
-
-
-def _narrow(
-    model: ModelProto,
-    floats: FloatModel,
-    layer: Layer,
-    node: NodeProto,
-    added: NDArray[np.float32] | None,
-    most: int,
-    asymmetric: bool,
-) -> list[NodeProto]:
-    """The nodes of a layer that multiplies what is rounded by weights that are; the last gives what it writes."""
-    weights, kind = floats.array(layer.weights), ASYMMETRIC if asymmetric else SYMMETRIC
-    assert weights is not None
-    whole = as_bytes(weights, layer.axis, most, asymmetric)
-    on = NodeProto()
-    on.CopyFrom(node)
-    if layer.x == layer.rounded:
-        on.input[0] = f"{layer.x}/either"
-    on.input[1], on.output[0] = _constant(model, f"{layer.name}/{kind} weights", whole.real()), f"{layer.y}/{kind}"
-    if added is None:
-        return [on]
-    shape = (-1,) if layer.channels_last else (-1, *[1] * (weights.ndim - 2))
-    correction = _constant(model, f"{layer.name}/{kind} correction", added.reshape(shape))
-    scaled, corrected = f"{correction}/scaled", f"{on.output[0]}/corrected"
-    return [
-        on,
-        helper.make_node("Mul", [correction, CORRECTED], [scaled]),
-        helper.make_node("Add", [on.output[0], scaled], [corrected]),
-    ]
-
-
-def _switched(
-    layer: Layer, node: NodeProto, in_bytes: Sequence[list[NodeProto]], half: list[NodeProto] | None
-) -> NodeProto:
-    """A layer that multiplies bytes, by symmetric weights or by those of the second of `in_bytes`, or float16 where it
-    can, or is as it was."""
-    off = NodeProto()
-    off.CopyFrom(node)
-    off.output[0] = f"{layer.y}/off"
-    on, *others = in_bytes
-    for other in others:
-        output = f"{layer.y}/on"
-        on = [_if(_of_weights(layer.name), other, other[-1].output[0], on, on[-1].output[0], output)]
-    if half is not None:
-        off = _if(_of_half(layer.name), half, half[-1].output[0], [off], off.output[0], f"{layer.y}/real")
-    return _if(_of_layer(layer), on, on[-1].output[0], [off], off.output[0], layer.y)
-
-
-def _if(
-    condition: str, on: Sequence[NodeProto], given_on: str, off: Sequence[NodeProto], given_off: str, output: str
-) -> NodeProto:
-    kind = TensorProto.FLOAT
-    branches = {
-        "then_branch": helper.make_graph(on, "on", [], [helper.make_tensor_value_info(given_on, kind, None)]),
-        "else_branch": helper.make_graph(off, "off", [], [helper.make_tensor_value_info(given_off, kind, None)]),
-    }
+def _if(condition: str, on: Sequence[NodeProto], off: Sequence[NodeProto], output: str) -> NodeProto:
+    """What the last of the nodes `on` writes, or that of `off`."""
+    branches = {}
+    for branch, nodes in (("then_branch", on), ("else_branch", off)):
+        given = helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)
+        branches[branch] = helper.make_graph(nodes, branch, [], [given])
     return helper.make_node("If", [condition], [output], f"{output}/if", **branches)

@@ -1,36 +1,52 @@
-"""A model that says what each way to round adds to its layer: beside every layer, the layer of bytes for each range
-that its input may be rounded by, and how far its output is from that of the float layer."""
+"""Models that say of another what its activations are, and what rounding does to its layers, each by itself. Their
+outputs, beside none of the model's own:
+
+    VALUE/low, VALUE/high, VALUE/sampled   the least and the greatest number of a value, and some of its numbers
+    VALUE/channels, VALUE/largest          its greatest magnitudes by channel; the greatest of all
+    LAYER/size                             the sum of the squares of what a layer writes
+    TRIAL/squares, TRIAL/means             that of what it is off in a trial; and by how much, by channel
+    TRIAL/largest                          the largest of its sums in float16, before a bias
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from modelc.frontend.quantize.floats import FloatModel
-from modelc.frontend.quantize.layers import Layer
+from modelc.frontend.quantize.floats import FloatModel, copied, operator_set
+from modelc.frontend.quantize.layers import Layer, weights_of
 from modelc.frontend.quantize.recipe import Range
-from modelc.frontend.quantize.statistics import reduced
 from modelc.frontend.quantize.weights import as_bytes
+from modelc.frontend.quantize.write import Deviations, in_half, rounding, sums_of
 from modelc.frontend.witness.surgery import save
 
-
-class Trial(NamedTuple):
-    """Names of the outputs of one trial: the sum of the squares of what the layer is off, and the means of that by
-    channel; with the sum of the squares of what it should be."""
-
-    squares: str
-    means: str
-    reference: str
+SAMPLED = 4096  # numbers that are taken of a value in one run, some of them more than once where it has fewer
+PLACES = "modelc:places"
 
 
-def trial(layer: Layer, number: int) -> Trial:
-    """The outputs of the trial of that number of a layer."""
-    prefix = f"{layer.name}/trial{number}"
-    return Trial(f"{prefix}/squares", f"{prefix}/means", f"{layer.name}/trial/reference")
+def trial(layer: Layer, number: int | None = None) -> str:
+    """The trial of a layer by the range of that number; None: the one in float16."""
+    return f"{layer.name}/half" if number is None else f"{layer.name}/trial{number}"
+
+
+def write_statistics(floats: FloatModel, values: Sequence[str], ranks: Mapping[str, int], output: Path) -> None:
+    """Writes the model with low, high and sampled of each value, and channels of those that `ranks` names: of images
+    their rank, of rows, whose last dimension is their channels, 0."""
+    model = floats.copy(outputs=False)
+    places = model.set(PLACES, np.random.default_rng(0).integers(0, 1 << 40, SAMPLED))
+    flat = model.set(f"{PLACES}/flat", np.array([-1]))
+    for value in values:
+        model.give(model.add("ReduceMin", [value], f"{value}/low", keepdims=0))
+        model.give(model.add("ReduceMax", [value], f"{value}/high", keepdims=0))
+        taken = model.add("Mod", [places, model.add("Size", [value], f"{value}/size")], f"{value}/places")
+        numbers = model.add("Reshape", [value, flat], f"{value}/flat")
+        model.give(model.add("Gather", [numbers, taken], f"{value}/sampled", axis=0))
+    for value, rank in ranks.items():
+        magnitudes = model.add("Abs", [value], f"{value}/magnitudes")
+        _give_by_channel(model, "ReduceMax", magnitudes, f"{value}/channels", rank)
+    save(model.model, output)
 
 
 def write_trials(
@@ -41,61 +57,55 @@ def write_trials(
     asymmetric: bool,
     output: Path,
 ) -> None:
-    """Writes the model with the outputs of a trial of each layer for each of the `ranges` of the value that is rounded
-    for it, its weights as `as_bytes` has them. The model's own outputs are left out."""
-    model = ModelProto()
-    model.CopyFrom(floats.model)
-    graph = model.graph
-    del graph.output[:]
-    nodes = {node.name: node for node in floats.model.graph.node}
-    writer = _Trials(model)
+    """Writes the model with a trial of each layer in bytes for each of the `ranges` of the value that is rounded for
+    it, its weights as `as_bytes` has them."""
+    model = floats.copy(outputs=False)
     for layer in layers:
-        weights = floats.array(layer.weights)
-        assert weights is not None
-        writer.reference(layer)
-        real = as_bytes(weights, layer.axis, most, asymmetric).real()
-        rounded_weights = writer.constant(f"{layer.name}/trial/weights", real)
+        weights, node = weights_of(floats, layer), floats.node(layer.name)
+        real = model.set(f"{layer.name}/trial/weights", as_bytes(weights, layer.axis, most, asymmetric).real())
+        model.give(model.add("ReduceSumSquare", [layer.y], f"{layer.name}/size", keepdims=0))
         for number, stored in enumerate(ranges[layer.rounded]):
-            writer.trial(layer, nodes[layer.name], trial(layer, number), stored, rounded_weights, weights.ndim)
-    save(model, output)
+            prefix = trial(layer, number)
+            x, y = f"{prefix}/rounded", f"{prefix}/y"
+            model.model.graph.node.extend(rounding(model, layer.x, prefix, stored))
+            model.model.graph.node.append(copied(node, name=f"{prefix}/layer", x=x, weights=real, y=y))
+            off = _give_squares(model, layer, y, prefix)
+            _give_by_channel(model, "ReduceMean", off, f"{prefix}/means", 0 if layer.channels_last else weights.ndim)
+    save(model.model, output)
 
 
-class _Trials:
-    def __init__(self, model: ModelProto) -> None:
-        self.model, self.graph = model, model.graph
-        self.opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
+def write_halves(
+    floats: FloatModel, layers: Collection[Layer], deviations: Deviations, values: Collection[str], output: Path
+) -> None:
+    """Writes the model with a trial of each of the `layers` in float16, and the largest of each of the `values`."""
+    model = floats.copy(outputs=False)
+    for layer in layers:
+        prefix, y = trial(layer), f"{trial(layer)}/y"
+        model.model.graph.node.extend(in_half(model, layer, floats.node(layer.name), deviations[layer.name], y))
+        model.give(model.add("ReduceSumSquare", [layer.y], f"{layer.name}/size", keepdims=0))
+        _give_squares(model, layer, y, prefix)
+        _give_largest(model, sums_of(layer), prefix)
+    for value in values:
+        _give_largest(model, value, value)
+    save(model.model, output)
 
-    def constant(self, name: str, numbers: object) -> str:
-        self.graph.initializer.append(numpy_helper.from_array(np.asarray(numbers), name))
-        return name
 
-    def add(self, op: str, inputs: list[str], output: str, **attrs: Any) -> str:
-        self.graph.node.append(helper.make_node(op, inputs, [output], **attrs))
-        return output
+def _give_squares(model: FloatModel, layer: Layer, y: str, prefix: str) -> str:
+    off = model.add("Sub", [layer.y, y], f"{y}/off")
+    model.give(model.add("ReduceSumSquare", [off], f"{prefix}/squares", keepdims=0))
+    return off
 
-    def give(self, name: str) -> None:
-        self.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
 
-    def reference(self, layer: Layer) -> None:
-        outputs = trial(layer, 0)
-        self.give(self.add("ReduceSumSquare", [layer.y], outputs.reference, keepdims=0))
+def _give_largest(model: FloatModel, value: str, prefix: str) -> None:
+    magnitudes = model.add("Abs", [value], f"{prefix}/magnitudes of all")
+    model.give(model.add("ReduceMax", [magnitudes], f"{prefix}/largest", keepdims=0))
 
-    def trial(self, layer: Layer, node: NodeProto, outputs: Trial, stored: Range, weights: str, rank: int) -> None:
-        prefix = outputs.squares.rpartition("/")[0]
-        scale = self.constant(f"{prefix}/scale", np.float32(stored.scale))
-        zero = self.constant(f"{prefix}/zero", np.uint8(stored.zero))
-        whole = self.add("QuantizeLinear", [layer.x, scale, zero], f"{prefix}/bytes")
-        real = self.add("DequantizeLinear", [whole, scale, zero], f"{prefix}/x")
-        copy = NodeProto()
-        copy.CopyFrom(node)
-        copy.name, copy.input[0], copy.input[1], copy.output[0] = f"{prefix}/layer", real, weights, f"{prefix}/y"
-        self.graph.node.append(copy)
-        off = self.add("Sub", [layer.y, f"{prefix}/y"], f"{prefix}/off")
-        self.give(self.add("ReduceSumSquare", [off], outputs.squares, keepdims=0))
-        axes: tuple[int, ...] = (0,)
-        if layer.channels_last:
-            off = self.add("Flatten", [off], f"{prefix}/rows", axis=-1)
-        else:
-            axes = (0, *range(2, rank))
-        self.graph.node.append(reduced("ReduceMean", off, outputs.means, axes, self.opset, self.model))
-        self.give(outputs.means)
+
+def _give_by_channel(model: FloatModel, op: str, x: str, y: str, rank: int) -> None:
+    """Reduces along all but channels, as the operator set says it."""
+    axes = (0, *range(2, rank))
+    x = x if rank else model.add("Flatten", [x], f"{y}/rows", axis=-1)
+    if operator_set(model.model) < 18:
+        model.give(model.add(op, [x], y, axes=axes, keepdims=0))
+    else:
+        model.give(model.add(op, [x, model.set(f"{y}/axes", np.array(axes, np.int64))], y, keepdims=0))

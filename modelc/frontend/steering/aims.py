@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from modelc.frontend.control.structure import is_comparison, row_of
 from modelc.frontend.steering.flow import (
-    OWN_DOMAINS,
     Consumers,
     Reader,
     constants,
@@ -28,19 +28,10 @@ FARTHEST_RAISED = 10.0  # where the model raises something to their power
 STEPS = (2.0**-12, 2.0**5)  # whose ties are drawn
 MOST_CONSTANTS = 64  # of one operand that numbers are compared with
 MOST_SPLITS = 1 << 12  # of the trees that read an input
-KINKS = {  # where operators of one input have a bend
-    **dict.fromkeys(("Relu", "LeakyRelu", "PRelu", "Elu", "Selu", "Celu"), (0.0,)),
-    "HardSwish": (-3.0, 0.0, 3.0),
-    "Exp": (-9.0, 9.0),
-    **dict.fromkeys(("Sigmoid", "Softplus", "Mish"), (-9.0, 9.0)),
-    **dict.fromkeys(("Tanh", "Erf", "Gelu", "Softsign"), (-5.0, 5.0)),
-}
-COMPARED = {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
 RAISING = {"Exp", "Pow", "Sinh", "Cosh", "ReduceLogSumExp"}
 CHOOSING = {"TopK": -1, "ArgMax": 0, "ArgMin": 0}  # and the axis if none is given
 DEFAULTS = {"ThresholdedRelu": ("alpha", 1.0), "Shrink": ("lambd", 0.5)}
 GATHERING = {"Gather", "GatherElements", "GatherND"}
-MOVING = {"Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten", "Transpose", "Expand", "Concat"}  # of indices
 TREES = ("TreeEnsembleClassifier", "TreeEnsembleRegressor")
 BYTE_PIXELS, UNIT_PIXELS = 255.0, 1.0
 BYTE_SCALES = (40.0, 300.0)  # of pixels from 0 to 255: what they are divided by, and less than twice their mean
@@ -99,12 +90,7 @@ def _compared(reading: Mapping[str, Iterable[Reader]]) -> dict[str, tuple[str, .
     operands: dict[str, dict[str, int]] = {}  # of each comparison by its result: the inputs, and which operand each is
     for name, readers_of_input in reading.items():
         for r in readers_of_input:
-            if (
-                r.node.op_type in COMPARED
-                and r.node.domain in OWN_DOMAINS
-                and r.exact
-                and (r.scale, r.offset) == (1, 0)
-            ):
+            if is_comparison(row_of(r.node)) and r.exact and (r.scale, r.offset) == (1, 0):
                 operands.setdefault(r.node.output[0], {})[name] = r.position
     return {
         name: tuple(
@@ -138,7 +124,7 @@ def _aims(uses: Uses, name: str, reading: list[Reader], compared: tuple[str, ...
 
 
 def _is_read_as(reader: Reader, op: str, position: int) -> bool:
-    return reader.node.op_type == op and reader.position == position and reader.node.domain in OWN_DOMAINS
+    return row_of(reader.node).name == op and reader.position == position
 
 
 def _attribute(node: onnx.NodeProto, name: str, default: float) -> float:
@@ -159,7 +145,7 @@ def _thresholds(uses: Uses, reader: Reader) -> Iterator[Threshold]:
     node = reader.node
     if node.op_type in TREES:
         yield from _splits(reader)
-    elif node.domain in OWN_DOMAINS and reader.position == (0 if node.op_type not in COMPARED else reader.position):
+    elif row_of(node).name and (reader.position == 0 or is_comparison(row_of(node))):
         bends, jumps = tuple(_bends(uses, node)), tuple(_jumps(uses, node, reader.position))
         yield from (Threshold(reader.original(at)) for at in bends)
         yield from (Threshold(reader.original(at), reader.exact) for at in jumps)
@@ -179,12 +165,12 @@ def _bends(uses: Uses, node: onnx.NodeProto) -> Iterable[float]:
     elif op == "QuantizeLinear":
         yield from _saturation(uses, node)
     else:
-        yield from KINKS.get(op, ())
+        yield from row_of(node).bends
 
 
 def _jumps(uses: Uses, node: onnx.NodeProto, position: int) -> Iterable[float]:
     op = node.op_type
-    if op in COMPARED:
+    if is_comparison(row_of(node)):
         yield from constants(uses, node.input[1 - position], MOST_CONSTANTS)
     elif op in ("Floor", "Ceil") or (op == "Cast" and "int" in target_type(node)):
         yield from (-2.0, -1.0, 0.0, 1.0, 2.0)
@@ -232,17 +218,20 @@ def _may_count_from_end(reading: Iterable[Reader], consumers: Consumers) -> bool
     """Whether an input is nothing but indices of gathers, of which -1 names the last row; no rows that are added, for
     ONNX Runtime fuses sums of embeddings to an operator that refuses negative ones."""
     indexing = [r.node for r in reading if r.node.op_type in GATHERING and r.position == 1]
-    known = all(r.node.op_type in MOVING or (r.node.op_type in GATHERING and r.position == 1) for r in reading)
-    own = all(r.node.domain in OWN_DOMAINS for r in reading)
+    rows = [(row_of(r.node), r.position) for r in reading]
+    known = all(
+        row.numbers == "moves" or row.name == "Concat" or (row.name in GATHERING and position == 1)
+        for row, position in rows
+    )
     added = any(node.op_type == "Add" for gather in indexing for node, _ in consumers.get(gather.output[0], ()))
-    return bool(indexing) and known and own and not added
+    return bool(indexing) and known and not added
 
 
 def _tied(reading: Iterable[Reader]) -> Iterator[int | None]:
     """The axes along which nodes choose; a TopK that does not sort may give equal numbers in any order."""
     for reader in reading:
         node = reader.node
-        chooses = node.op_type in CHOOSING and reader.position == 0 and node.domain in OWN_DOMAINS
+        chooses = row_of(node).name in CHOOSING and reader.position == 0
         if chooses and _attribute(node, "sorted", 1) and reader.exact:
             axis = int(_attribute(node, "axis", CHOOSING[node.op_type]))
             yield axis if reader.axes_kept else None

@@ -10,14 +10,10 @@ from math import frexp, isfinite
 import numpy as np
 import onnx
 
+from modelc.frontend.control.structure import row_of
 from modelc.frontend.load.read import ELEMENT_TYPES
-from modelc.frontend.steering.uses import SAME, Uses, held
+from modelc.frontend.steering.uses import Uses, held
 
-OWN_DOMAINS = ("", "ai.onnx")
-STEPPED = {"Round", "Floor", "Ceil"}  # which hand whole numbers through
-PARTLY = {"Relu", "Abs", *STEPPED}  # which hand the positive numbers through, or whole ones
-AXES_KEPT = {"Cast", "Identity", "Clip", "Dropout", "Min", "Max", "Neg", "Add", "Sub", "Mul", "Div", *PARTLY}
-DATA = {**SAME, **dict.fromkeys(PARTLY, (0,)), "Where": (1, 2)}  # operators whose results hold numbers of these inputs
 Consumers = Mapping[str, Sequence[tuple[onnx.NodeProto, int]]]
 
 
@@ -84,18 +80,15 @@ def is_power_of_two(scale: float) -> bool:
 
 def _onward(uses: Uses, reader: Reader) -> Reader | None:
     """What is known of the node's results; None where they are something else than a scale and a shift."""
-    node, op = reader.node, reader.node.op_type
-    if node.domain not in OWN_DOMAINS:
-        return None
-    along_axes = reader.axes_kept and op in AXES_KEPT
+    node, row = reader.node, row_of(reader.node)
+    op, along_axes = row.name, reader.axes_kept and row.elementwise
     if op == "Cast":
         real = "float" in target_type(node)
         return replace(reader, exact=False) if real else None
     if op == "Neg":
         return replace(reader, scale=-reader.scale, offset=-reader.offset, axes_kept=along_axes)
-    if op in DATA:
-        which = DATA[op]
-        return replace(reader, axes_kept=along_axes) if which is None or reader.position in which else None
+    if reader.position in row.holds or (row.partly and reader.position == 0):
+        return replace(reader, axes_kept=along_axes)
     if op not in ("Add", "Sub", "Mul", "Div") or len(node.input) != 2:
         return None
     operand = number(uses, node.input[1 - reader.position])

@@ -4,7 +4,7 @@ of a mask shows a position and which hides it is told by what the model adds to 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,9 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from modelc.frontend.steering.uses import SAME, Uses, held
+from modelc.frontend.control.structure import row_of
+from modelc.frontend.steering.uses import ARITHMETIC, Uses, held
+from modelc.ir.scalar import OPERATIONS
 
 HIDING = -1e3  # added to a score, or put in its place: at most so much leaves nothing of its weight
 DEEPEST = 16  # nodes between a sum and the softmax that takes it for scores
@@ -22,32 +24,8 @@ MASK_INPUTS: Mapping[str, tuple[int, ...]] = {  # of operators that compute atte
     "MultiHeadAttention": (4, 5),
     "QAttention": (5,),
 }
-TO_SOFTMAX = {*SAME, "Add", "Sub", "Mul", "Div"}
+BITWISE = ("bitand", "bitor", "bitxor", "bitnot")  # which no mask is made by
 LENGTHS = re.compile(r"(^|[^a-z]|seq|sequence|input)len(gth)?s?($|[^a-z])")
-UNARY: Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
-    "Abs": np.abs,
-    "Log": np.log,
-    "Neg": np.negative,
-    "Not": np.logical_not,
-    "Sign": np.sign,
-}
-BINARY: Mapping[str, Callable[[Any, Any], NDArray[Any]]] = {
-    "Add": np.add,
-    "Div": np.divide,
-    "Mul": np.multiply,
-    "Pow": np.power,
-    "Sub": np.subtract,
-    "Max": np.maximum,
-    "Min": np.minimum,
-    "And": np.logical_and,
-    "Or": np.logical_or,
-    "Xor": np.logical_xor,
-    "Equal": np.equal,
-    "Greater": np.greater,
-    "GreaterOrEqual": np.greater_equal,
-    "Less": np.less,
-    "LessOrEqual": np.less_equal,
-}
 
 
 @dataclass(frozen=True)
@@ -158,21 +136,23 @@ def _image(uses: Uses, node: onnx.NodeProto, name: str, images: Mapping[str, NDA
             return np.where(condition != 0, chosen, otherwise)
         moved = [x for x in inputs[1:3] if x in images]
         return images[moved[0]] if len(moved) == 1 and inputs[0] not in images else None
-    if op in BINARY and len(inputs) == 2:
+    row = row_of(node)
+    scalar = OPERATIONS.get(row.scalar) if row.scalar not in BITWISE else None
+    if scalar is not None and len(inputs) == 2:
         a, b = (_numbers(uses, x, images) for x in inputs)
         if a is not None and b is not None:
-            return BINARY[op](a, b)
+            return np.asarray(scalar.meaning(a, b))
         unknown, image = (inputs[0], b) if a is None else (inputs[1], a)
         return image if op in ("And", "Or") or not _is_data(uses, unknown, name) else None
     image = images.get(inputs[0])
     if image is None:
         return None
-    if op in UNARY:
-        return UNARY[op](image)
+    if scalar is not None and scalar.arity == len(inputs):
+        return np.asarray(scalar.meaning(image))
     if op == "Cast":
         to = next((a.i for a in node.attribute if a.name == "to"), 0)
         return image != 0 if to == onnx.TensorProto.BOOL else image
-    return image if op in SAME and op not in ("Concat", "Where") else None
+    return image if 0 in row.holds and op != "Concat" else None
 
 
 def _numbers(uses: Uses, value: str, images: Mapping[str, NDArray[Any]]) -> NDArray[Any] | None:
@@ -183,7 +163,7 @@ def _numbers(uses: Uses, value: str, images: Mapping[str, NDArray[Any]]) -> NDAr
 def _constant(uses: Uses, value: str) -> NDArray[Any] | None:
     """The number that every element of a constant is, for each probe."""
     node = uses.producers.get(value)
-    while node is not None and SAME.get(node.op_type) == (0,):
+    while node is not None and row_of(node).holds == (0,):
         value = node.input[0]
         node = uses.producers.get(value)
     array = held(uses, value)
@@ -201,7 +181,8 @@ def _is_score(uses: Uses, value: str) -> bool:
         readers = [node for _, node in uses.nodes if reached & {*node.input}]
         if any(node.op_type == "Softmax" for node in readers):
             return True
-        reached = {node.output[0] for node in readers if node.op_type in TO_SOFTMAX}
+        rows = ((node, row_of(node)) for node in readers)
+        reached = {node.output[0] for node, row in rows if row.holds or row.scalar in ARITHMETIC}
     return False
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from modelc.frontend.steering.flow import OWN_DOMAINS, consumers_of
+from modelc.frontend.control.structure import row_of
+from modelc.frontend.steering.flow import consumers_of
 from modelc.frontend.steering.uses import Uses
 
-MOVES = {"Cast", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten", "Transpose", "Expand"}  # of all numbers
 FROM_TABLES = {"Cast", "Identity", "DequantizeLinear"}  # a table that these give has the rows of what they read
 MOST_RUNS = 3  # of unread rows that a sentence names
 
@@ -46,7 +46,7 @@ def _tables(uses: Uses) -> Iterator[tuple[str, str, int]]:
         while waiting:
             value = waiting.pop()
             for node, position in consumers.get(value, ()):
-                if node.op_type in FROM_TABLES and position == 0 and node.domain in OWN_DOMAINS:
+                if row_of(node).name in FROM_TABLES and position == 0:
                     waiting += node.output
                 else:
                     gathers.setdefault(table, []).append(_gathered(uses, node, position, shapes[table]))
@@ -68,12 +68,12 @@ def _gathered(uses: Uses, node: onnx.NodeProto, position: int, shape: tuple[int,
     """The input that is the node's indices, None where there is none or the node reads the table otherwise; the axis
     that they index, and its extent."""
     axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-    if node.op_type != "Gather" or position or node.domain not in OWN_DOMAINS or not -len(shape) <= axis < len(shape):
+    if row_of(node).name != "Gather" or position or not -len(shape) <= axis < len(shape):
         return None, 0, 0
     value = node.input[1]
     while value not in uses.inputs:
         before = uses.producers.get(value)
-        if before is None or before.op_type not in MOVES:
+        if before is None or (before.op_type != "Cast" and row_of(before).numbers != "moves"):
             return None, 0, 0
         value = before.input[0]
     return value, axis % len(shape), shape[axis]

@@ -15,7 +15,7 @@ import onnx
 from numpy.typing import NDArray
 
 from modelc.errors import ModelError
-from modelc.frontend.control.structure import every_node, reads
+from modelc.frontend.control.structure import every_node, reads, row_of
 from modelc.frontend.load.importing import Unsupported
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.load.read import ELEMENT_TYPES, tensor_array
@@ -26,71 +26,7 @@ SOME_BOXES = 16  # of a class: so many at most are asked for where an input says
 DEEPEST = 100  # nodes between a size and what bounds it
 MOST_OFFSET = 1 << 16  # elements of a constant that is added to an index
 STATIC = {"Shape", "Size"}  # what they give is known when shapes are
-STEERS: Mapping[str, Mapping[int, str]] = {
-    "If": {0: "the condition"},
-    "Loop": {0: "the trip count", 1: "the condition"},
-    "Resize": {1: "the roi", 2: "the scales", 3: "the sizes"},
-    "Upsample": {1: "the scales"},
-    "Slice": {1: "the starts", 2: "the ends", 3: "the axes", 4: "the steps"},
-    "Range": {0: "the start", 1: "the limit", 2: "the delta"},
-    "Pad": {1: "the pads", 3: "the axes"},
-    "Tile": {1: "the repeats"},
-    "TopK": {1: "k"},
-    "Split": {1: "the sizes"},
-    "OneHot": {1: "the depth"},
-    "Dropout": {2: "the training mode"},
-    "CumSum": {1: "the axis"},
-    "Trilu": {1: "the diagonal"},
-    "DFT": {1: "the length", 2: "the axis"},
-    "STFT": {1: "the step", 3: "the length"},
-    **{x: {1: "the shape"} for x in ("Reshape", "Expand", "CenterCropPad")},
-    **{x: {1: "the axes"} for x in ("Squeeze", "Unsqueeze")},
-    **{x: {0: "the size"} for x in ("ConstantOfShape", "HannWindow", "HammingWindow", "BlackmanWindow")},
-    **{f"Reduce{x}": {1: "the axes"} for x in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum")},
-}
-SAME = {  # operators whose results hold numbers of these inputs, and no others
-    **dict.fromkeys(("Cast", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten", "Transpose", "Expand"), (0,)),
-    **dict.fromkeys(("Slice", "Tile", "Split", "Gather", "GatherElements", "GatherND", "Dropout"), (0,)),
-    **dict.fromkeys(("Concat", "Min", "Max"), None),
-    "Clip": (0,),
-    "Where": (1, 2),
-}
-
-
-SIZES: Mapping[str, tuple[int, ...]] = {  # inputs that say how large a result is
-    "Range": (0, 1, 2),
-    "Slice": (1, 2),
-    "ConstantOfShape": (0,),
-    **dict.fromkeys(("Pad", "Tile", "TopK", "Reshape", "Expand"), (1,)),
-}
-ARITHMETIC = ("Add", "Sub", "Mul", "Div")
-BOUNDED = {
-    "Sigmoid",
-    "Softmax",
-    "HardSigmoid",
-    "Tanh",
-    "ArgMax",
-    "ArgMin",
-    "Not",
-    "And",
-    "Or",
-    "Equal",
-    "Less",
-    "Greater",
-}
-THROUGH = {
-    *SAME,
-    "Ceil",
-    "Floor",
-    "Round",
-    "Relu",
-    "Abs",
-    "ReduceMax",
-    "ReduceMin",
-    "ReduceSum",
-    "ReduceMean",
-    "CumSum",
-}
+ARITHMETIC = ("add", "sub", "mul", "div")  # of sizes
 
 
 @dataclass(frozen=True)
@@ -171,54 +107,61 @@ class Uses:
         """The values that a node takes for sizes, or computes them of by moving, adding and multiplying; and a node of
         which that is so, with its operator."""
         takers: dict[str, tuple[str, str]] = {}
-        for name, node in self.nodes:
-            waiting = [node.input[k] for k in SIZES.get(node.op_type, ()) if k < len(node.input) and node.input[k]]
+        for name, node, waiting in self._size_takers():
             while waiting:
                 value = waiting.pop()
-                if value in takers or node.domain not in ("", "ai.onnx"):
-                    continue
-                takers[value] = (name, node.op_type)
-                before = self.producers.get(value)
-                if before is not None and (before.op_type in SAME or before.op_type in ARITHMETIC):
-                    which = SAME.get(before.op_type)
-                    waiting += [x for k, x in enumerate(before.input) if x and (which is None or k in which)]
+                if value not in takers:
+                    takers[value] = (name, node.op_type)
+                    waiting += self._made_of(value)
         return takers
 
     def unbounded(self) -> list[tuple[str, str, str]]:
         """Sizes that depend on data and that nothing seems to bound: the value, and who takes it for one."""
         takers: dict[str, tuple[str, str]] = {}
         seen: dict[str, bool] = {}
-        for name, node in self.nodes:
-            waiting = [node.input[k] for k in SIZES.get(node.op_type, ()) if k < len(node.input) and node.input[k]]
+        for name, node, waiting in self._size_takers():
             while waiting:
                 value = waiting.pop()
                 before = self.producers.get(value)
                 if before is None or self._seems_bounded(value, seen) or not self.reached(value):
                     continue
-                if before.op_type == "Cast" or not (before.op_type in SAME or before.op_type in ARITHMETIC):
+                if before.op_type == "Cast" or not (sources := self._made_of(value)):
                     takers.setdefault(value, (name, node.op_type))
-                    continue
-                which = SAME.get(before.op_type)
-                waiting += [x for k, x in enumerate(before.input) if x and (which is None or k in which)]
+                else:
+                    waiting += sources
         return [(value, *place) for value, place in takers.items()]
+
+    def _size_takers(self) -> Iterator[tuple[str, onnx.NodeProto, list[str]]]:
+        """The nodes that make tensors of sizes, and these."""
+        for name, node in self.nodes:
+            if sizes := row_of(node).sizes:
+                yield name, node, [node.input[k] for k in sizes if k < len(node.input) and node.input[k]]
+
+    def _made_of(self, value: str) -> list[str]:
+        """What a size is made of by moving, adding and multiplying."""
+        node = self.producers.get(value)
+        if node is None:
+            return []
+        row = row_of(node)
+        return [x for x in node.input if x] if row.scalar in ARITHMETIC else row.held(node.input)
 
     def _seems_bounded(self, value: str, seen: dict[str, bool], depth: int = 0) -> bool:
         if value in seen or depth > DEEPEST:
             return seen.get(value, False)
         seen[value] = False
         node = self.producers.get(value)
-        if node is None or node.op_type in ("Constant", "Shape", "Size"):
+        if node is None or node.op_type in ("Constant", *STATIC):
             seen[value] = value not in self.inputs
-        elif node.op_type == "Clip" and (len(node.input) > 2 or any(a.name == "max" for a in node.attribute)):
+            return seen[value]
+        row = row_of(node)
+        before = row.held(node.input) or [x for x in node.input if x]
+        if node.op_type == "Clip" and (len(node.input) > 2 or any(a.name == "max" for a in node.attribute)):
             seen[value] = True
-        elif node.op_type == "Min":
-            seen[value] = any(self._seems_bounded(x, seen, depth + 1) for x in node.input)
-        elif node.op_type in THROUGH or node.op_type in ARITHMETIC:
-            which = SAME.get(node.op_type, (0,) if node.op_type not in ARITHMETIC else None)
-            before = [x for k, x in enumerate(node.input) if x and (which is None or k in which)]
-            seen[value] = all(self._seems_bounded(x, seen, depth + 1) for x in before)
+        elif callable(row.interval) and node.op_type not in ("ArgMax", "ArgMin"):
+            every = any if node.op_type == "Min" else all
+            seen[value] = every(self._seems_bounded(x, seen, depth + 1) for x in before)
         else:
-            seen[value] = node.op_type in BOUNDED
+            seen[value] = row.interval is not None
         return seen[value]
 
     def is_small(self, name: str) -> bool:
@@ -230,7 +173,7 @@ class Uses:
         """The inputs that look like steering constants, in the model's order."""
         places: dict[str, list[tuple[str, str, str]]] = {}
         for name, node in self.nodes:
-            for k, what in STEERS.get(node.op_type, {}).items() if node.domain in ("", "ai.onnx") else ():
+            for k, what in row_of(node).steers.items():
                 for x in self.reached(node.input[k]) if k < len(node.input) and node.input[k] else ():
                     if self.is_small(x):
                         places.setdefault(x, []).append((name, node.op_type, what))
@@ -255,7 +198,7 @@ def advised(uses: Uses, unsupported: Iterable[Unsupported]) -> list[Unsupported]
         nodes = uses.by_name
         node = nodes.get(refused.node)
         if node is not None and node.op_type == refused.op and not refused.domain:
-            values = [node.input[k] for k in STEERS.get(refused.op, {}) if k < len(node.input) and node.input[k]]
+            values = [node.input[k] for k in row_of(node).steers if k < len(node.input) and node.input[k]]
             text = next((text for text in map(uses.advice, values) if text), "")
             refused = refused if refused.reason.endswith(text) else replace(refused, reason=refused.reason + text)
         result.append(refused)
@@ -338,10 +281,9 @@ def _before(uses: Uses, node: onnx.NodeProto, span: Span) -> list[tuple[str, Spa
     whole = replace(span, column=None)
     if node.op_type == "Concat" and span.column is not None and span.column < len(node.input):
         return [(node.input[span.column], whole)]  # coordinates, one beside the other
-    if node.op_type in SAME:
+    if held_inputs := row_of(node).held(node.input):
         kept = span if node.op_type in ("Cast", "Identity") else whole
-        which = SAME[node.op_type]
-        return [(x, kept) for k, x in enumerate(node.input) if x and (which is None or k in which)]
+        return [(x, kept) for x in held_inputs]
     if node.op_type not in ("Add", "Sub", "Mul") or len(node.input) != 2:
         return []
     a, b = node.input
@@ -368,8 +310,7 @@ def not_negative(uses: Uses) -> frozenset[str]:
         node = uses.producers.get(waiting.pop())
         if node is None:
             continue
-        which = SAME.get(node.op_type, ())
-        before = [x for k, x in enumerate(node.input) if which is None or k in which]
+        before = row_of(node).held(node.input)
         if node.op_type in ("Add", "Mul", "Div") and any(held(uses, x) is not None for x in node.input):
             before = [x for x in node.input if held(uses, x) is None]
         new = [x for x in dict.fromkeys(before) if x and x not in seen]

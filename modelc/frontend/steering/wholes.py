@@ -7,33 +7,18 @@ from dataclasses import dataclass, replace
 
 import onnx
 
-from modelc.frontend.steering.flow import OWN_DOMAINS, Consumers, consumers_of, number, target_type
-from modelc.frontend.steering.uses import SAME, STEERS, Uses
+from modelc.frontend.control.structure import is_comparison, row_of
+from modelc.frontend.steering.flow import Consumers, consumers_of, number, target_type
+from modelc.frontend.steering.uses import Uses
+from modelc.ops.row import Row
 
 SMALL = 8  # magnitude of numbers of both signs; without a sign they go to twice as much
 MOST_SHIFT = 7
 MOST_POWER = 3
 LEARNED = "ai.onnx.ml"
-COMPARISONS = {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
-ENDING = {*COMPARISONS, "ArgMax", "ArgMin", "NonZero", "Shape", "Size"}  # whose results do not grow with the numbers
-WRAPPING = {  # where what overflows wraps in every engine
-    *("Add", "Sub", "Mul", "Neg", "Abs", "Sum", "Sign", "Relu", "Div", "Mod", "MatMul", "CumSum", "BitShift"),
-    *("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "ReduceSum", "ReduceMax", "ReduceMin", "TopK", "Unique"),
-    *("ReduceProd", "ReduceSumSquare", "ReduceL1", "Einsum", "Pad", "Trilu", "CenterCropPad", "Compress"),
-    *("ReverseSequence", "ScatterElements", "ScatterND", "DepthToSpace", "SpaceToDepth"),
-}
+ENDING = {"ArgMax", "ArgMin", "NonZero", "Shape", "Size"}  # whose results do not grow with the numbers
 GROWING = {"Pow", "ReduceMean", "ReduceL2", "DequantizeLinear"}
 BEYOND = 2  # classes of OneHot on both sides of those that there are
-ADDRESSING = {  # operators that address by this input, or count by it
-    **dict.fromkeys(("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "Scatter"), (1,)),
-    "NonMaxSuppression": (2, 3, 4),
-    "ReverseSequence": (1,),
-}
-REAL_THROUGH = {
-    *SAME,
-    *("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Sum", "Neg", "Abs", "Relu", "Reciprocal", "Log", "Exp", "Sqrt"),
-    *("Floor", "Ceil", "Round", "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "CumSum"),
-}
 
 
 @dataclass(frozen=True)
@@ -91,10 +76,11 @@ def _whole(uses: Uses, consumers: Consumers, name: str) -> Whole | None:
 
 def _allowed(uses: Uses, node: onnx.NodeProto, position: int, value: _Value, allowed: Whole) -> Whole | None:
     """What is left of the numbers that are allowed where a node reads them; None where nothing is known."""
-    op = node.op_type
+    row = row_of(node)
+    op = row.name
     if node.domain == LEARNED:
         return replace(allowed, large=False)
-    if node.domain not in OWN_DOMAINS or position in ADDRESSING.get(op, ()) or position in STEERS.get(op, {}):
+    if not op or position in row.addresses or position in row.steers:
         return None
     if op == "OneHot" and position == 0:
         depth = number(uses, node.input[1])
@@ -116,15 +102,20 @@ def _allowed(uses: Uses, node: onnx.NodeProto, position: int, value: _Value, all
         return allowed if target == "bool" or "int" in target else None
     if op in GROWING:
         return replace(allowed, large=False)
-    return allowed if op in SAME or op in WRAPPING or op in ENDING or op == "Where" else None
+    return allowed if row.holds or row.wraps or _ends(row) else None
+
+
+def _ends(row: Row) -> bool:
+    """Whether its results do not grow with the numbers."""
+    return row.name in ENDING or is_comparison(row)
 
 
 def _onward(node: onnx.NodeProto, position: int, value: _Value) -> Iterator[_Value]:
     """The results of a node that grow with the numbers."""
-    op = node.op_type
-    if node.domain not in OWN_DOMAINS or op in ENDING:
+    row = row_of(node)
+    op = row.name
+    if not op or _ends(row):
         return
-    moves = op in SAME and (SAME[op] is None or position in (SAME[op] or ()))
     real, narrow = value.real, value.narrow
     if op == "Cast":
         target = target_type(node)
@@ -133,8 +124,8 @@ def _onward(node: onnx.NodeProto, position: int, value: _Value) -> Iterator[_Val
         real, narrow = "float" in target, narrow or "int" in target
     elif op == "DequantizeLinear":
         real = True
-    elif real and op not in REAL_THROUGH:
+    elif real and not (row.holds or row.scalar or callable(row.interval)):
         return
     for result in node.output[: 1 if op in ("TopK", "Unique") else None]:
         if result:
-            yield _Value(result, real, narrow, value.moved and moves)
+            yield _Value(result, real, narrow, value.moved and position in row.holds)

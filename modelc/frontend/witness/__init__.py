@@ -4,8 +4,7 @@ surgery.py  a model with inner values exposed, or cut there
 excerpt.py  some nodes as a model of their own
 restated.py a model in operators that ONNX Runtime takes
 given.py    a model as a package has it, its draws as inputs
-referee.py  the reference evaluator of onnx on a part
-misread.py  what that evaluator computes wrongly
+reference_evaluator.py  the reference evaluator of onnx on a part
 unsigned.py signed weights stated as unsigned ones
 stated.py   the constants of a file as onnx reads them
 forests.py  ensembles of trees as their attributes state them

@@ -11,32 +11,17 @@ from dataclasses import dataclass
 from modelc.ir.affine import linear, simplify
 from modelc.ir.block import Block, Buffer, Task
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, loads, op, variables
-from modelc.ir.layout import Layout
 from modelc.target import Target
 
 MOST_STEP = 4  # elements from one lane to the next, where vectors are taken out of a few that are loaded whole
 
 
-def flat_index(
-    task: Task, access: Load, ranges: Mapping[str, int], layouts: Mapping[str, Layout] | None = None
-) -> Expr:
-    """The element offset of an access in its storage."""
-    buffer = task.buffer(access.buffer)
-    layout = (layouts or {}).get(buffer.name, buffer.layout)
-    indices = layout.apply(access.indices, buffer.shape)
-    strides = buffer.physical_strides if layout == buffer.layout else _compact(layout.shape(buffer.shape))
-    flat: Expr = op("mul", 0, 0)
-    for index, stride in zip(indices, strides, strict=True):
-        flat = op("add", flat, op("mul", index, stride))
+def flat_index(buffer: Buffer, access: Load, ranges: Mapping[str, int]) -> Expr:
+    """The element offset of an access in the storage of its buffer."""
+    flat: Expr = Const(0)
+    for index, step in zip(buffer.layout.apply(access.indices, buffer.shape), buffer.physical_strides, strict=True):
+        flat = op("add", flat, op("mul", index, step))
     return simplify(flat, ranges)
-
-
-def _compact(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for n in reversed(shape):
-        strides.append(step)
-        step *= n
-    return tuple(reversed(strides))
 
 
 def stride(flat: Expr, iterator: str) -> int | None:
@@ -90,7 +75,7 @@ def accesses(task: Task, block: Block) -> tuple[tuple[Access, ...], tuple[Access
 def _access(task: Task, block: Block, load: Load) -> Access:
     steps = _linear_strides(task.buffer(load.buffer), load, block)
     if steps is None:
-        flat = flat_index(task, load, block.ranges)
+        flat = flat_index(task.buffer(load.buffer), load, block.ranges)
         steps = {i.name: stride(flat, i.name) for i in block.iters}
     return Access(load, steps)
 

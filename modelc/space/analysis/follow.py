@@ -37,9 +37,8 @@ def followed(
     if later.reduction or len(later.writes) != 1 or len(source) != 1 or own.keys() != set(later.ranges):
         return None
     (buffer,) = (task.buffer(name) for name in source)
-    if buffer.name in task.outputs or _read_elsewhere(task, later, buffer.name):
-        return None
-    if reads_plainly(later, buffer.name) is None:
+    elsewhere = any(b is not later and buffer.name in b.buffers_read for b in task.blocks)
+    if buffer.name in task.outputs or elsewhere or reads_plainly(later, buffer.name) is None:
         return None
     _, writes = accesses(task, later)
     vector = vector_iterator(later, writes)
@@ -74,7 +73,3 @@ def iterators(anchor: Block, blocks: Sequence[Block]) -> dict[str, dict[str, str
 def _along(access: Load, names: Mapping[str, str]) -> dict[int, str]:
     """Dimension -> the anchor's iterator that indexes it."""
     return {d: names[i.name] for d, i in enumerate(access.indices) if isinstance(i, Var) and i.name in names}
-
-
-def _read_elsewhere(task: Task, block: Block, buffer: str) -> bool:
-    return any(b is not block and buffer in b.buffers_read for b in task.blocks)

@@ -7,10 +7,10 @@ of the intrinsic are its group; the others (batches, groups of channels, rows of
     C[n, o, h, w] += X[n, c, h + r, w + s] * W[o, c, r, s]     over  C[i] += A[k] * B[i, k], i:16 k:4
     i: o (C and B)    k: c, r, s (A and B)    loops: n, h, w (C and A)
 
-TensorIR fuses all of a group, which needs a copy of every operand. Here a tile takes only the `inner` iterators of a
-group, those along which operands lie evenly in memory; its `outer` iterators stay loops too. With `inner` as all of
-the group and copies of the operands it is TensorIR's match. Extents that do not divide are padded: with zeros in
-packed operands, which makes the other operand's elements there count for nothing (unless they are NaN or infinite).
+TensorIR fuses all of a group, which needs a copy of every operand. Here a tile takes only the `inner` iterator of a
+group, the one along which operands lie densest in memory; the others, its `outer` iterators, stay loops too. Extents
+that do not divide are padded: with zeros in packed operands, which makes the other operand's elements there count for
+nothing (unless they are NaN or infinite).
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from modelc.ir.affine import Linear, bounds, linear, simplify
+from modelc.ir.affine import Linear, bounds, linear
 from modelc.ir.block import Block, Buffer
-from modelc.ir.expr import Const, Expr, Load, Op, Var, loads, op, variables
+from modelc.ir.expr import Expr, Load, Op, Var, loads, variables
 from modelc.ir.layout import Layout
+from modelc.space.analysis.access import flat_index
 from modelc.target import Intrinsic
 from modelc.target.binding import bindings
 
@@ -35,12 +36,12 @@ class CannotPack(Exception):
 class Group:
     """The Block's iterators that become one iterator of the intrinsic.
 
-    `inner`, fused (the last moves fastest), are cut in tiles of `tile`; `outer` are loops around, outermost first.
+    `inner` is cut in tiles of `tile`; `outer` are loops around, outermost first.
     """
 
     iterator: str  # of the intrinsic
     tile: int
-    inner: tuple[str, ...]
+    inner: str
     outer: tuple[str, ...]
     extent: int  # of `inner`
     reduce: bool
@@ -75,18 +76,6 @@ class Match:
         return next(group for group in self.groups if group.iterator == iterator)
 
     @property
-    def padding(self) -> dict[str, tuple[int, int]]:
-        """The intrinsic's iterators that do not divide: extent and padded extent."""
-        return {g.iterator: (g.extent, g.padded) for g in self.groups if g.extent != g.padded}
-
-    @property
-    def tiles(self) -> int:
-        """How often the intrinsic is applied in all."""
-        ranges = self.block.ranges
-        around = prod(ranges[n] for n in self.loops) * prod(ranges[n] for g in self.groups for n in g.outer)
-        return around * prod(g.padded // g.tile for g in self.groups)
-
-    @property
     def efficiency(self) -> float:
         """The part of the multiply-adds that is not padding."""
         return prod(g.extent / g.padded for g in self.groups)
@@ -102,30 +91,11 @@ class Match:
         return _Packing(self, operand, together or {}).layout()
 
 
-def match(
-    block: Block,
-    buffers: Mapping[str, Buffer],
-    intrinsic: Intrinsic,
-    constants: Collection[str] = (),
-    fusing: bool = True,
-) -> Match | None:
-    """The way for `intrinsic` to compute `block` that needs the fewest copies; None if there is none.
-
-    `constants` can be packed, so their storage does not matter. Without `fusing` a tile is cut from one iterator of
-    each group, however ragged.
-    """
-    ways = list(matches(block, buffers, intrinsic, constants, fusing))
-    return min(ways, key=lambda m: _copies(m, constants), default=None)
-
-
 def matches(
-    block: Block,
-    buffers: Mapping[str, Buffer],
-    intrinsic: Intrinsic,
-    constants: Collection[str] = (),
-    fusing: bool = True,
+    block: Block, buffers: Mapping[str, Buffer], intrinsic: Intrinsic, constants: Collection[str] = ()
 ) -> Iterator[Match]:
-    """Every assignment of operands (a product matches both ways round) under which the iterators match."""
+    """Every assignment of operands (a product matches both ways round) under which the iterators match. `constants` can
+    be packed, so their storage does not matter."""
     semantics = intrinsic.semantics
     if block.aggregation != semantics.aggregation or any(loads(c) for c in block.where):
         return
@@ -137,7 +107,7 @@ def matches(
     if dtypes[write.buffer] != accumulator.dtype:
         return
     for bound in bindings(intrinsic, body, dtypes):
-        way = _iterators(block, buffers, intrinsic, {accumulator.name: write, **bound}, constants, fusing)
+        way = _iterators(block, buffers, intrinsic, {accumulator.name: write, **bound}, constants)
         if way is not None:
             yield way
 
@@ -151,7 +121,6 @@ def _iterators(
     intrinsic: Intrinsic,
     operands: Mapping[str, Load],
     constants: Collection[str],
-    fusing: bool,
 ) -> Match | None:
     semantics = intrinsic.semantics
     names = [o.name for o in intrinsic.operands]
@@ -160,7 +129,9 @@ def _iterators(
     def chi(iterator: str, accesses: Mapping[str, Load]) -> tuple[bool, ...]:
         return tuple(iterator in variables(accesses[name]) for name in names)
 
-    flats = {name: _flat(buffers[access.buffer], access, block.ranges) for name, access in operands.items()}
+    flats = {
+        name: linear(flat_index(buffers[access.buffer], access, block.ranges)) for name, access in operands.items()
+    }
     fixed = {n: flat for n, flat in flats.items() if operands[n].buffer not in constants}
     groups, grouped = [], set()
     for it in semantics.iters:
@@ -168,49 +139,24 @@ def _iterators(
         if not members:
             return None
         grouped.update(members)
-        groups.append(_group(it.name, it.extent, it.reduce, members, block, fixed, fusing))
+        touching = [f for f in fixed.values() if f is None or any(m in variables(f.expr()) for m in members)]
+        members.sort(key=lambda n: _moves(n, block.ranges, touching))  # of equals, the Block's order
+        *outer, inner = members
+        groups.append(Group(it.name, it.extent, inner, tuple(outer), block.ranges[inner], it.reduce))
     around = [i for i in block.iters if i.name not in grouped]
     summed = sorted((i.name for i in around if i.reduce), key=lambda n: _moves(n, block.ranges, fixed.values()))
     loops = (*(i.name for i in around if not i.reduce), *summed)
-    inside = {n for g in groups for n in g.inner}
+    inside = {g.inner for g in groups}
     guards = tuple(c for c in block.where if variables(c) & inside)
     by_name = {g.iterator: g for g in groups}
     strides: dict[str, tuple[int, ...] | None] = {}
     for operand in intrinsic.operands:
         steps = [
-            None if (step := _step(by_name[d.iterator].inner, flats[operand.name], block)) is None else step * d.step
+            None if (step := _step(by_name[d.iterator].inner, flats[operand.name])) is None else step * d.step
             for d in operand.digits
         ]
         strides[operand.name] = None if None in steps else tuple(s for s in steps if s is not None)
     return Match(intrinsic, block, buffers, operands, tuple(groups), loops, strides, guards)
-
-
-def _group(
-    iterator: str,
-    tile: int,
-    reduce: bool,
-    members: list[str],
-    block: Block,
-    fixed: Mapping[str, Linear | None],
-    fusing: bool,
-) -> Group:
-    """Inner iterators: the one that moves least in operands that stay as they are stored; and while tiles would be
-    ragged, the next, if all of those operands run on evenly and no condition is in the way."""
-    ranges = block.ranges
-    touching = [flat for flat in fixed.values() if flat is None or any(m in variables(flat.expr()) for m in members)]
-    order = sorted(
-        members, key=lambda n: _moves(n, ranges, touching)
-    )  # of equals, the order in which the Block has them
-    split = len(order) - 1
-    guarded = {name for c in block.where for name in variables(c)}
-    while fusing and split > 0 and prod(ranges[n] for n in order[split:]) % tile:
-        longer = tuple(order[split - 1 :])
-        even = touching and all(_step(longer, flat, block) is not None for flat in touching)
-        if not even or guarded & set(longer):
-            break
-        split -= 1
-    inner = tuple(order[split:])
-    return Group(iterator, tile, inner, tuple(order[:split]), prod(ranges[n] for n in inner), reduce)
 
 
 def _moves(name: str, ranges: Mapping[str, int], flats: Iterable[Linear | None]) -> tuple[bool, bool, int]:
@@ -220,44 +166,14 @@ def _moves(name: str, ranges: Mapping[str, int], flats: Iterable[Linear | None])
     return ranges[name] > 1, all(_even(flat, name) for flat in moving), -min(steps, default=0)
 
 
-def _flat(buffer: Buffer, access: Load, ranges: Mapping[str, int]) -> Linear | None:
-    """The element that an access reaches, as a linear form; None if it is none."""
-    flat: Expr = Const(0)
-    indices = buffer.layout.apply(access.indices, buffer.shape)
-    for index, stride in zip(indices, buffer.physical_strides, strict=True):
-        flat = op("add", flat, op("mul", index, stride))
-    return linear(simplify(flat, ranges))
-
-
 def _even(flat: Linear, name: str) -> bool:
     """Whether each step of an iterator moves equally far."""
     return not any(name in variables(atom) for atom, _ in flat.terms if isinstance(atom, Op))
 
 
-def _step(inner: tuple[str, ...], flat: Linear | None, block: Block) -> int | None:
-    """How far a step of the fused iterators moves; None if that is not one number."""
-    if flat is None or not all(_even(flat, name) for name in inner):
-        return None
-    step = flat.coefficient(Var(inner[-1]))
-    span = step * block.ranges[inner[-1]]
-    for name in reversed(inner[:-1]):
-        if block.ranges[name] > 1 and flat.coefficient(Var(name)) != span:
-            return None
-        span *= block.ranges[name]
-    return step
-
-
-def _copies(way: Match, constants: Collection[str]) -> tuple[int, int]:
-    """Operands that have to be copied or packed while running; then, if the result is not written evenly."""
-    uneven = 0
-    for operand in way.intrinsic.operands:
-        if way.operands[operand.name].buffer in constants:
-            continue
-        strides = way.strides[operand.name]
-        fast = strides is not None and (not strides or strides[-1] in (0, 1))
-        uneven += not fast
-    write = way.strides[way.intrinsic.accumulator.name]
-    return uneven, int(write is None or (bool(write) and write[-1] != 1))
+def _step(name: str, flat: Linear | None) -> int | None:
+    """How far a step of an iterator moves; None if that is not one number."""
+    return flat.coefficient(Var(name)) if flat is not None and _even(flat, name) else None
 
 
 # --- packing --------------------------------------------------------------------------------------------------------
@@ -282,7 +198,7 @@ class _Packing:
         self.buffer = match_.buffers[self.access.buffer]
         self.ranges = match_.block.ranges
         self.groups = [g for g in match_.groups if any(d.iterator == g.iterator for d in self.operand.digits)]
-        self.inner = {n for g in self.groups for n in g.inner}
+        self.inner = {g.inner for g in self.groups}
 
     def layout(self) -> Layout:
         layout, pieces = Layout(), list[_Piece]()
@@ -290,7 +206,6 @@ class _Packing:
             layout, parts = self.cut(layout, len(pieces), index, self.buffer.shape[dim])
             pieces += parts
         for group in self.groups:
-            layout, pieces = self.joined(layout, pieces, group)
             layout, pieces = self.tiled(layout, pieces, group)
         order = sorted(range(len(pieces)), key=lambda k: pieces[k].role)
         return layout if order == list(range(len(order))) else layout.then("reorder", *order)
@@ -342,24 +257,12 @@ class _Packing:
         rank = max((outer.index(n) + 1 for n in used if n in outer), default=0)
         return _Piece(extent, role=(2, rank) if used else (0, 0))
 
-    def joined(self, layout: Layout, pieces: list[_Piece], group: Group) -> tuple[Layout, list[_Piece]]:
-        """The inner iterators of a group as one dimension."""
-        at = [k for name in group.inner for k, p in enumerate(pieces) if p.inner == name]
-        if len(at) != len(group.inner):
-            raise CannotPack(f"{self.access} has no dimension of its own for each of {', '.join(group.inner)}")
-        if len(at) == 1:
-            return layout, pieces
-        others = [k for k in range(len(pieces)) if k not in at]
-        first = sum(k < at[0] for k in others)
-        order = [*others[:first], *at, *others[first:]]
-        if order != list(range(len(order))):
-            layout, pieces = layout.then("reorder", *order), [pieces[k] for k in order]
-        fused = _Piece(group.extent, group.inner[-1])
-        return layout.then("fuse", first, len(at)), [*pieces[:first], fused, *pieces[first + len(at) :]]
-
     def tiled(self, layout: Layout, pieces: list[_Piece], group: Group) -> tuple[Layout, list[_Piece]]:
         """A group's dimension as counts of tiles, tiles read in a row, and the operand's own dimensions."""
-        at = next(k for k, p in enumerate(pieces) if p.inner == group.inner[-1])
+        places = [k for k, p in enumerate(pieces) if p.inner == group.inner]
+        if len(places) != 1:
+            raise CannotPack(f"{self.access} has no dimension of its own for {group.inner}")
+        (at,) = places
         row = 1 if group.reduce else self.together.get(group.iterator, 1)
         whole = -(-group.extent // (group.tile * row)) * group.tile * row
         if whole != group.extent:

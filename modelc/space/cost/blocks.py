@@ -59,17 +59,26 @@ def work_around(
     candidate: Candidate,
     cycles: Floats,
     target: Target,
+    phases: Floats | float = 0.0,
     forks: Floats | float = 0.0,
 ) -> Work:
     """That of a Task whose Blocks take `cycles` [P] together: beside them its boundary is moved, constants are fetched,
-    other cores are woken `forks` times [P]."""
+    other cores are woken `forks` times [P], and phases begin, of which there are `phases` [P] more than `candidate`
+    has."""
     moved = sum(_touched(task, b, target) for b in (*task.inputs, *task.outputs) if b not in task.constants)
     constants = sum(reached_bytes(task, b) for b in task.constants)
     moving = np.zeros((len(cycles), len(SOURCES)))
     moving[:, 1] = moving_seconds(moved, target.caches[-1:], target)
     moving[:, 2] = constant_seconds(constants, target)
-    computing, exposed = cycles / target.hertz, target.cost.beside_share
-    return Work.of(len(cycles), computing=computing, moving=moving, exposed=exposed, forks=forks)
+    own = sum(isinstance(b, Block) and candidate.blocks[b.name].at is ROOT for b in task.blocks)
+    return Work.of(
+        len(cycles),
+        computing=cycles / target.hertz,
+        moving=moving,
+        exposed=target.cost.beside_share,
+        phases=own + phases,
+        forks=forks,
+    )
 
 
 def laid_out(task: Task, candidate: Candidate) -> Task:

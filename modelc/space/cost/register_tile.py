@@ -145,7 +145,7 @@ def _window_strides(tiled: Tiled) -> tuple[tuple[tuple[int, ...], tuple[int, ...
     not in a copy but as others left it; and the rows of the results that belong to them."""
     task, pairs = tiled.task, []
     for name, access in computed(task, tiled.anchor).items():
-        flat, itemsize = flat_index(task, access, tiled.ranges), DTYPES[task.buffer(name).dtype].itemsize
+        flat, itemsize = flat_index(task.buffer(name), access, tiled.ranges), DTYPES[task.buffer(name).dtype].itemsize
         strides = [stride(flat, n) for n in (*tiled.inside, *tiled.reduction)]
         written = [tiled.strides.get(n) for n in tiled.inside]
         if None not in strides and None not in written:

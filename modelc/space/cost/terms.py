@@ -6,6 +6,7 @@ exposed      of the smaller of computing and moving, the part that nothing goes 
 demanded     moving what nothing prefetches, at `demanded_share` of the bandwidth
 arriving     `streamed_wait_ratio` of moving constants that are prefetched, as far as there is arithmetic to wait
 transferred  lines out of other cores' caches
+phases       `phase_seconds` each
 forks        `fork_join_seconds` each
 """
 
@@ -16,7 +17,7 @@ import numpy as np
 from modelc.space.cost.work import SOURCES, Floats, Work
 from modelc.target import CostParameters
 
-TERMS = ("overlapped", "exposed", "demanded", "arriving", "transferred", "forks")
+TERMS = ("overlapped", "exposed", "demanded", "arriving", "transferred", "phases", "forks")
 FEATURES = ("computing", "copying", *SOURCES, *TERMS[1:])  # what a learned cost reads of a schedule, beside its loops
 
 
@@ -33,6 +34,7 @@ def terms(work: Work, cost: CostParameters) -> Floats:
         work.demanded / cost.demanded_share,
         cost.streamed_wait_ratio * np.minimum(arithmetic, work.arriving),
         work.transferred,
+        cost.phase_seconds * work.phases,
         cost.fork_join_seconds * work.forks,
     ]
     return np.column_stack(columns)

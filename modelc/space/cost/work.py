@@ -27,6 +27,7 @@ class Work:
     demanded: Floats  # seconds of moving what nothing prefetches, for which arithmetic waits
     arriving: Floats  # seconds of moving constants that are prefetched while others are worked on
     transferred: Floats  # seconds of moving lines that lie in other cores' caches
+    phases: Floats  # times that threads meet, and caches are walked through again
     forks: Floats  # times that other cores are woken and waited for
 
     @staticmethod

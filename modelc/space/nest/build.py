@@ -94,12 +94,7 @@ class Site:
 def build_nest(task: Task, candidate: Candidate, line: int = 64) -> Nest:
     """The loop tree of `task` scheduled by `candidate`, whose prefetches go by cache lines of `line` bytes. Raises
     InvalidIR if the candidate does not fit the task."""
-    return nest_of(derive(task, candidate.stages), candidate, line)
-
-
-def nest_of(derived: Task, candidate: Candidate, line: int) -> Nest:
-    """The same of the Task that the candidate's stages have derived."""
-    return _Builder(derived, candidate, line).nest()
+    return _Builder(derive(task, candidate.stages), candidate, line).nest()
 
 
 class _Builder:
@@ -116,14 +111,9 @@ class _Builder:
         self.padded = {name: {n: s.tiles[n][-1] for n in s.padded} for name, s in self.schedules.items() if s.padded}
         self.attached: dict[Inside, list[Block]] = {}
         for block in task.blocks:
-            at = self.schedule(block.name).at
+            at = self.schedules[block.name].at
             if at is not ROOT and isinstance(block, Block):
                 self.attached.setdefault(at, []).append(block)
-
-    def schedule(self, name: str) -> BlockSchedule:
-        if name not in self.schedules:
-            raise InvalidIR(f"the candidate has no entry for block {name!r} of task {self.task.name}")
-        return self.schedules[name]
 
     def nest(self) -> Nest:
         storage: dict[str, Storage] = {}
@@ -141,13 +131,13 @@ class _Builder:
         for block in self.task.blocks:
             if isinstance(block, OpaqueBlock):
                 phases.append((Call(block.name, block.meaning, block.inputs, block.outputs, block.attrs),))
-            elif self.schedule(block.name).at is ROOT:
+            elif self.schedules[block.name].at is ROOT:
                 phases.append(tuple(self.descend(Site(block, whole(block), storage, block.where))))
         return Nest(self.task.name, tuple(params), self.task.outputs, tuple(phases), tuple(temporaries))
 
     def scope(self, buffer: str) -> str:
         block = self.writer.get(buffer)
-        return "arena" if block is None else self.schedule(block.name).scope
+        return "arena" if block is None else self.schedules[block.name].scope
 
     # --- one block's loops ----------------------------------------------------------------------------------------
 
@@ -156,15 +146,13 @@ class _Builder:
         block, part = site.block, site.part
         if not all(site.domain[i.name].extent for i in block.spatial):
             return []
-        schedule = self.schedule(block.name)
+        schedule = self.schedules[block.name]
         if site.k == len(schedule.order):
             return self.leaf(site)
         if site.k == 0 and site.part == "assign":
             self.whole_results(site)
         loop = schedule.order[site.k]
         name = loop.iterator
-        if name not in site.domain:
-            raise InvalidIR(f"block {block.name} has no iterator {name!r} for its loop '{loop}'")
         if part == "init" and is_reduction(block, name):
             return self.descend(replace(site, k=site.k + 1))
         unit = bool(block.reduction) and schedule.tags.get(loop, "").startswith(INTRINSIC)
@@ -184,7 +172,7 @@ class _Builder:
     def chosen(self, site: Site) -> list[Stmt]:
         """The site's loop, where the Block's value is a selection by iterators: in parts in each of which it is the
         same, so that vectors need not ask."""
-        schedule, (value,) = self.schedule(site.block.name), site.block.body
+        schedule, (value,) = self.schedules[site.block.name], site.block.body
         assert isinstance(value, Op)
         names = variables(value.args[0]) & site.domain.keys()
         if all(site.domain[n].extent == 1 for n in names):
@@ -216,7 +204,7 @@ class _Builder:
 
     def loop(self, site: Site) -> list[Stmt]:
         """Iterations of whole tiles, those that a condition cuts, and what is left of a tile."""
-        schedule = self.schedule(site.block.name)
+        schedule = self.schedules[site.block.name]
         loop = schedule.order[site.k]
         name, level = loop
         tag = schedule.tags.get(loop, "for")
@@ -311,7 +299,7 @@ class _Builder:
     def place(self, site: Site) -> list[Stmt]:
         """The inside of the site's loop: storage, producers, the rest of the block, consumers."""
         block, ranges, further = site.block, site.ranges, replace(site, k=site.k + 1)
-        loop = self.schedule(block.name).order[site.k]
+        loop = self.schedules[block.name].order[site.k]
         here = self.attached.get(Inside(block.name, loop), []) if site.part != "init" else []
         if not here:
             return self.descend(further)
@@ -324,7 +312,7 @@ class _Builder:
         for name in sorted(groups, key=self.positions.__getitem__):
             for buffer in self.shared_here(name, groups):
                 if buffer not in storage and self.scope(buffer) != "arena":
-                    storage[buffer] = self.allocate(buffer, boxes[buffer], self.schedule(name))
+                    storage[buffer] = self.allocate(buffer, boxes[buffer], self.schedules[name])
                     allocs.append(Alloc(storage[buffer].region, self.scope(buffer)))
         stmts: list[Stmt] = [*allocs]
         for b in before:
@@ -337,7 +325,7 @@ class _Builder:
 
     def subtree(self, block: Block, k: int = 0) -> list[Block]:
         """`block` and every Block placed in its loops order[k:], or in theirs."""
-        loops = self.schedule(block.name).order[k:]
+        loops = self.schedules[block.name].order[k:]
         placed = [b for loop in loops for b in self.attached.get(Inside(block.name, loop), [])]
         return [block, *(b for inner in placed for b in self.subtree(inner))]
 

@@ -13,48 +13,29 @@ from __future__ import annotations
 from dataclasses import replace
 
 from modelc.ir.affine import bounds, linear, simplify
-from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, Buffer, Iter, Task, inline
-from modelc.ir.expr import Const, Expr, Load, Op, Var, cast, op, select
+from modelc.ir.block import AGGREGATIONS, Block, Buffer, Task, inline
+from modelc.ir.expr import Const, Expr, Load, Op, Var, cast, const, op, select
 from modelc.ir.factors import factors_of
 from modelc.ir.layout import Layout, stored_in
-from modelc.space.rules.rule import DoesNotApply, fresh, plain_block, replaced
+from modelc.space.rules.rule import DoesNotApply, exchanged, fresh, map_named, over, plain_block, replaced
 
 
 def inline_rule(task: Task, block: str) -> Task:
-    producer = plain_block(task, block)
-    if len(producer.writes) != 1 or producer.aggregation != "assign" or producer.where:
-        raise DoesNotApply(f"block {block} is no unconditional map")
+    producer = map_named(task, block)
     (write,) = producer.writes
-    if write.buffer in task.outputs or not all(_names_one(i, producer) for i in write.indices):
+    if write.buffer in task.outputs or not all(isinstance(i, Var) or i == Const(0) for i in write.indices):
         raise DoesNotApply(f"what block {block} writes is needed, or not written plainly")
-    if any(
-        b is not producer and isinstance(b, Block) and write.buffer in {w.buffer for w in b.writes} for b in task.blocks
-    ):
+    others = [b for b in task.blocks if b is not producer]
+    if any(isinstance(b, Block) and write.buffer in {w.buffer for w in b.writes} for b in others):
         raise DoesNotApply(f"{write.buffer} has several writers")
-    blocks: list[AnyBlock] = []
-    for b in task.blocks:
-        if b is producer:
-            continue
-        if not isinstance(b, Block):
-            if write.buffer in b.inputs:
-                raise DoesNotApply(f"{write.buffer} is read by an opaque block")
-            blocks.append(b)
-            continue
-        blocks.append(inline(b, _variable_writes(producer)) if write.buffer in b.buffers_read else b)
+    readers = [b for b in others if write.buffer in b.buffers_read]
+    if not all(isinstance(b, Block) for b in readers):
+        raise DoesNotApply(f"{write.buffer} is read by an opaque block")
     if task.anchor == block:
         raise DoesNotApply("the anchor is not inlined")
-    return replaced(task, blocks, list(task.buffers))
-
-
-def _names_one(index: Expr, block: Block) -> bool:
-    return isinstance(index, Var) or index == Const(0)
-
-
-def _variable_writes(producer: Block) -> Block:
-    """The producer with constant write indices replaced by iterators of extent 1, so that inline() can bind them."""
-    (write,) = producer.writes
     indices = tuple(i if isinstance(i, Var) else Var(f"unit{k}") for k, i in enumerate(write.indices))
-    return replace(producer, writes=(Load(write.buffer, indices),))
+    bound = replace(producer, writes=(Load(write.buffer, indices),))  # a constant index is an iterator of extent 1
+    return replaced(task, [inline(b, bound) if b in readers and isinstance(b, Block) else b for b in others])
 
 
 def pad_rule(task: Task, block: str, buffer: str) -> Task:
@@ -76,36 +57,34 @@ def pad_rule(task: Task, block: str, buffer: str) -> Task:
         raise DoesNotApply(f"no condition of block {block} bounds an index of {buffer}")
     body = reader.body[0]
     if reader.aggregation == "add" and read in factors_of(body):
-        fill = Const(0.0 if source.dtype[0] in "fb" else 0, source.dtype)
+        fill = const(0, source.dtype)
     elif body == read:
         fill = AGGREGATIONS[reader.aggregation].identity((source.dtype,))[0]
     else:
         raise DoesNotApply(f"padding {buffer} would change what block {block} computes")
-    low, shape = [], []
-    for d, index in enumerate(read.indices):
-        limits = bounds(index, reader.ranges)
-        if d in guarded and limits is None:
-            raise DoesNotApply(f"index {index} of {buffer} has no bounds")
-        assert limits is not None or d not in guarded
-        low.append(limits[0] if d in guarded and limits else 0)
-        shape.append(limits[1] - limits[0] + 1 if d in guarded and limits else source.shape[d])
+    low, shape = [0] * len(source.shape), [*source.shape]
+    for d in guarded:
+        limits = bounds(read.indices[d], reader.ranges)
+        if limits is None:
+            raise DoesNotApply(f"index {read.indices[d]} of {buffer} has no bounds")
+        low[d], shape[d] = limits[0], limits[1] - limits[0] + 1
     padded = fresh(task, f"{buffer}_padded")
-    iters = tuple(Iter(f"p{chr(97 + d)}", n) for d, n in enumerate(shape))
-    at = tuple(op("add", Var(i.name), lo) for i, lo in zip(iters, low, strict=True))
+    iters, written = over(shape)
+    at = tuple(op("add", i, lo) for i, lo in zip(written, low, strict=True))
     inside = [op(c.name, at[d], c.args[1]) for d, cs in guarded.items() for c in cs if isinstance(c, Op)]
     inside = [c for c in inside if not _always(c, {i.name: i.extent for i in iters})]
     value: Expr = Load(buffer, at)
     for condition in reversed(inside):
         value = select(condition, value, fill)
-    copy = Block(fresh(task, f"pad_{buffer}"), iters, (Load(padded, tuple(Var(i.name) for i in iters)),), (value,))
-    new_read = Load(padded, tuple(op("sub", i, lo) for i, lo in zip(read.indices, low, strict=True)))
-    new_read = Load(padded, tuple(simplify(i, reader.ranges) for i in new_read.indices))
+    copy = Block(fresh(task, f"pad_{buffer}"), iters, (Load(padded, written),), (value,))
+    shifted = (op("sub", i, lo) for i, lo in zip(read.indices, low, strict=True))
+    new_read = Load(padded, tuple(simplify(i, reader.ranges) for i in shifted))
     anchor = replace(
         reader.mapped(lambda e: new_read if e == read else None), where=tuple(c for c in reader.where if c in kept)
     )
     layout = source.layout if source.layout.permutation is not None else Layout()
-    blocks = [x for b in task.blocks for x in ([copy, anchor] if b is reader else [b])]
-    return replaced(task, blocks, [*task.buffers, Buffer(padded, source.dtype, tuple(shape), layout)])
+    new = Buffer(padded, source.dtype, tuple(shape), layout)
+    return replaced(task, exchanged(task, reader, copy, anchor), new)
 
 
 def _same(a: Expr, b: Expr) -> bool:
@@ -121,7 +100,7 @@ def _always(condition: Expr, ranges: dict[str, int]) -> bool:
     return {"lt": a[1] < b[0], "le": a[1] <= b[0], "gt": a[0] > b[1], "ge": a[0] >= b[1]}.get(condition.name, False)
 
 
-def innermost_layout(rank: int, dim: int) -> Layout:
+def _innermost_layout(rank: int, dim: int) -> Layout:
     """The layout that stores dimension `dim` element by element; -1: row-major."""
     order = tuple(d for d in range(rank) if d != dim) + ((dim,) if dim >= 0 else ())
     return stored_in(order)
@@ -131,8 +110,7 @@ def cache_read_rule(task: Task, block: str, buffer: str, innermost: int = -1, dt
     reader = plain_block(task, block)
     source = task.buffer(buffer)
     copy_name = fresh(task, f"{buffer}_packed")
-    iters = tuple(Iter(f"p{chr(97 + d)}", n) for d, n in enumerate(source.shape))
-    at = tuple(Var(i.name) for i in iters)
+    iters, at = over(source.shape)
     value: Expr = cast(dtype, Load(buffer, at)) if dtype else Load(buffer, at)
     copy = Block(fresh(task, f"pack_{buffer}"), iters, (Load(copy_name, at),), (value,))
 
@@ -144,9 +122,9 @@ def cache_read_rule(task: Task, block: str, buffer: str, innermost: int = -1, dt
     anchor = reader.mapped(visit)
     if buffer in anchor.buffers_read:
         raise DoesNotApply(f"block {block} reads {buffer} otherwise than as {dtype}")
-    blocks = [x for b in task.blocks for x in ([copy, anchor] if b is reader else [b])]
-    layout = innermost_layout(len(source.shape), innermost)
-    return replaced(task, blocks, [*task.buffers, Buffer(copy_name, dtype or source.dtype, source.shape, layout)])
+    layout = _innermost_layout(len(source.shape), innermost)
+    new = Buffer(copy_name, dtype or source.dtype, source.shape, layout)
+    return replaced(task, exchanged(task, reader, copy, anchor), new)
 
 
 def stage_write_rule(task: Task, block: str, innermost: int) -> Task:
@@ -155,18 +133,15 @@ def stage_write_rule(task: Task, block: str, innermost: int) -> Task:
         raise DoesNotApply(f"block {block} is not the one that writes the result")
     (write,) = writer.writes
     target = task.buffer(write.buffer)
-    if target.name not in task.outputs or any(
-        target.name in b.buffers_read for b in task.blocks if isinstance(b, Block)
-    ):
+    if target.name not in task.outputs or any(target.name in b.buffers_read for b in task.blocks):
         raise DoesNotApply(f"{target.name} is no result, or is read on")
     name = fresh(task, f"{target.name}_staged")
-    iters = tuple(Iter(f"p{chr(97 + d)}", n) for d, n in enumerate(target.shape))
-    at = tuple(Var(i.name) for i in iters)
+    iters, at = over(target.shape)
     store = Block(fresh(task, f"store_{target.name}"), iters, (Load(target.name, at),), (Load(name, at),))
     moved = replace(writer, writes=(Load(name, write.indices),))
-    blocks = [x for b in task.blocks for x in ([moved, store] if b is writer else [b])]
-    layout = innermost_layout(len(target.shape), innermost)
-    return replaced(task, blocks, [*task.buffers, Buffer(name, target.dtype, target.shape, layout)])
+    layout = _innermost_layout(len(target.shape), innermost)
+    new = Buffer(name, target.dtype, target.shape, layout)
+    return replaced(task, exchanged(task, writer, moved, store), new)
 
 
 def cache_write_rule(task: Task, block: str) -> Task:
@@ -193,4 +168,4 @@ def cache_write_rule(task: Task, block: str) -> Task:
     if write.buffer in task.outputs and write.indices == local.indices:  # others read it where it is made
         later = tuple(b.mapped(read_local) if isinstance(b, Block) else b for b in later)
     blocks = [*task.blocks[:position], replace(writer, writes=(local,)), copy, *later]
-    return replaced(task, blocks, [*task.buffers, Buffer(name, target.dtype, tuple(i.extent for i in spatial))])
+    return replaced(task, blocks, Buffer(name, target.dtype, tuple(i.extent for i in spatial)))

@@ -14,14 +14,12 @@ from dataclasses import replace
 
 from modelc.ir.block import AnyBlock, Block, Buffer, Task
 from modelc.ir.expr import Expr, Load, Op, Var, cast, children, substitute, uncast, variables
-from modelc.space.rules.rule import DoesNotApply, fresh, replaced
+from modelc.space.rules.rule import DoesNotApply, exchanged, fresh, map_named, replaced
 
 
 def defer_rule(task: Task, block: str) -> Task:
     """`block` is the product P; the contraction that alone reads it is found. Raises DoesNotApply."""
-    product = task.block(block)
-    if not isinstance(product, Block) or product.aggregation != "assign" or product.where:
-        raise DoesNotApply(f"block {block} is no unconditional map")
+    product = map_named(task, block)
     (write,), body = product.writes, uncast(product.body[0])
     if not isinstance(body, Op) or body.name != "mul" or not all(isinstance(a, Load) for a in body.args):
         raise DoesNotApply(f"block {block} is no product of two loads")
@@ -41,17 +39,14 @@ def defer_rule(task: Task, block: str) -> Task:
     assert isinstance(summed, Load)
     narrow, wide = (task.buffer(x.buffer).dtype for x in (write, summed))
     (result,) = reader.writes
-    local = Buffer(fresh(task, f"{result.buffer}_sum"), task.buffer(result.buffer).dtype, _shape(reader))
+    shape = tuple(i.extent for i in reader.spatial)
+    local = Buffer(fresh(task, f"{result.buffer}_sum"), task.buffer(result.buffer).dtype, shape)
     at = Load(local.name, tuple(Var(i.name) for i in reader.spatial))
     term = summed if narrow == wide else cast(wide, summed)
     body = Op("mul", tuple(term if uncast(a) == read else a for a in children(reader.body[0])))
     contraction = replace(reader, writes=(at,), body=(body,))
     scale = Block(fresh(task, f"scale_{result.buffer}"), reader.spatial, (result,), (Op("mul", (at, factor)),))
-    blocks: list[AnyBlock] = []
-    for b in task.blocks:
-        if b is not product:
-            blocks += [contraction, scale] if b is reader else [b]
-    task = replaced(task, blocks, [*task.buffers, local])
+    task = replaced(task, [b for b in exchanged(task, reader, contraction, scale) if b is not product], local)
     return task if narrow == wide else _stored_as(task, summed.buffer, narrow, contraction)
 
 
@@ -71,12 +66,7 @@ def _stored_as(task: Task, buffer: str, dtype: str, done: Block) -> Task:
             return replace(writers[0], body=(cast(dtype, writers[0].body[0]),))
         return block.mapped(widened) if isinstance(block, Block) and block is not done else block
 
-    buffers = [replace(b, dtype=dtype) if b is source else b for b in task.buffers]
-    return replace(task, blocks=tuple(map(stored, task.blocks)), buffers=tuple(buffers))
-
-
-def _shape(block: Block) -> tuple[int, ...]:
-    return tuple(i.extent for i in block.spatial)
+    return replaced(task, map(stored, task.blocks), replace(source, dtype=dtype))
 
 
 def _reader(task: Task, buffer: str) -> Block:

@@ -16,26 +16,17 @@ from functools import partial
 
 from modelc.ir.affine import simplify
 from modelc.ir.block import AnyBlock, Block, Iter, Task
-from modelc.ir.expr import Const, Expr, Load, Var, loads, op, select, substitute
-from modelc.ir.layout import Layout, Primitive
+from modelc.ir.expr import Const, Expr, Load, Var, const, loads, op, select, substitute
 from modelc.space.analysis.conditions import settled
-from modelc.space.rules.rule import DoesNotApply, plain_block, replaced
+from modelc.space.rules.rule import DoesNotApply, plain_block, replaced, sole_map, with_split
 
 
 def deinterleave_rule(task: Task, buffer: str, dim: int, size: int) -> Task:
-    old = task.buffer(buffer)
-    writers = [b for b in task.blocks if buffer in _written(b)]
-    readers = [b for b in task.blocks if buffer in b.buffers_read and b not in writers]
-    order = old.layout.permutation
-    plain = old.strides is None and (order is not None or not old.layout.primitives)
-    if old not in task.locals or not plain or len(writers) != 1:
-        raise DoesNotApply(f"{buffer} is no copy that is stored plainly")
-    writer = plain_block(task, writers[0].name)
-    if writer.aggregation != "assign" or writer.where or len(writer.writes) != 1:
-        raise DoesNotApply(f"block {writer.name} is no unconditional map")
+    old, writer = task.buffer(buffer), sole_map(task, buffer, dim)
+    if writer is None:
+        raise DoesNotApply(f"{buffer} is no copy that one map writes plainly")
     index = writer.writes[0].indices[dim]
-    if not isinstance(index, Var) or writer.ranges[index.name] != old.shape[dim]:
-        raise DoesNotApply(f"block {writer.name} does not write dimension {dim} of {buffer} plainly")
+    readers = [b for b in task.blocks if buffer in b.buffers_read]
     parts_read = [_parts(plain_block(task, b.name), buffer, dim, size) for b in readers]
     remainders = {r for parts in parts_read for r, _ in parts.values()}
     (remainder, *more) = remainders or {Const(0)}
@@ -43,20 +34,14 @@ def deinterleave_rule(task: Task, buffer: str, dim: int, size: int) -> Task:
     blocks: list[AnyBlock] = []
     for block in task.blocks:
         if block is writer:
-            blocks.append(_copied(task, writer, index.name, dim, size, range(first, first + count)))
+            blocks.append(_copied(task, writer, str(index), dim, size, range(first, first + count)))
         elif block in readers:
             moved = partial(_moved, dim=dim, parts=parts_read[readers.index(block)], first=first)
             blocks.append(plain_block(task, block.name).mapped(moved))
         else:
             blocks.append(block)
     shape = (*old.shape[:dim], count, -(-old.shape[dim] // size), *old.shape[dim + 1 :])
-    wide = [x for d in order or range(len(old.shape)) for x in ([d + (d > dim)] if d != dim else [dim, dim + 1])]
-    layout = old.layout if order is None else Layout((Primitive("reorder", tuple(wide)),))
-    return replaced(task, blocks, [replace(b, shape=shape, layout=layout) if b is old else b for b in task.buffers])
-
-
-def _written(block: AnyBlock) -> set[str]:
-    return {w.buffer for w in block.writes} if isinstance(block, Block) else {*block.outputs}
+    return replaced(task, blocks, replace(old, shape=shape, layout=with_split(old.layout, dim)))
 
 
 def _parts(block: Block, buffer: str, dim: int, size: int) -> dict[Load, tuple[Expr, Expr]]:
@@ -82,8 +67,7 @@ def _copied(task: Task, writer: Block, name: str, dim: int, size: int, remainder
     extent, long = writer.ranges[name], -(-writer.ranges[name] // size)
     beyond = (settled(value, writer.ranges, {name: Const(x)}) for x in range(extent, long * size))
     if any(loads(x) for x in beyond):
-        dtype = task.buffer(write.buffer).dtype
-        value = select(op("lt", Var(name), extent), value, Const(0.0 if dtype[0] in "fb" else 0, dtype))
+        value = select(op("lt", Var(name), extent), value, const(0, task.buffer(write.buffer).dtype))
     remainder: Expr = Var(outer) if len(remainders) > 1 else Const(remainders.start)
     at = op("add", op("mul", Var(inner), size), remainder)
     iters = []

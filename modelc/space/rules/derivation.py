@@ -1,23 +1,12 @@
 """Derivation rules by name, and what Tasks become by them. Each application is a named stage of a Candidate.
 
-    inline, pad, cache_read, cache_write, stage_write   caching.py
-    rfactor                     a reduction into partial results, then of these: rfactor.py
-    deinterleave                every so many elements of a copy side by side: deinterleave.py
-    collapse, factor, expose    one dimension of two, or two of one: dimensions.py
-    fuse                        two reductions as one, of a padded constant: fuse.py
-    winograd                    minimal filtering: winograd.py
-    strassen                    products of matrices by fewer of their parts: strassen.py
-    defer                       a factor that a contraction's sums have in common: defer.py
-    widen                       a local stored as what it is read as: widen.py
-    extend, lengthen            zeros behind what a map writes, and a reduction over them: extend.py
-
 Others are a user's own. A program registers them; an installed package names them as entry points of the group
 "modelc.rules", each a Rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
@@ -118,31 +107,21 @@ def derive(task: Task, stages: tuple[Stage, ...]) -> Task:
 
 def constant_data(task: Task, stages: tuple[Stage, ...], name: str, data: NDArray[Any]) -> NDArray[Any]:
     """What constant `name` of `task` holds after `stages`, some of which compute it anew."""
-    for before, stage in _before(task, stages, lambda rule: rule.constant is not None):
+    for stage in stages:
         anew = rules()[stage.rule].constant
-        assert anew is not None
-        data = anew(before, name, data, **stage.args)
+        data = data if anew is None else anew(task, name, data, **stage.args)
+        task = derived(task, stage)
     return data
 
 
 def rounding_error(task: Task, stages: tuple[Stage, ...]) -> float:
     """The largest error bound of the rules among `stages` that round otherwise; 0 where there is none."""
-    bounds = [0.0]
-    for before, stage in _before(task, stages, lambda rule: rule.error_bound is not None):
+    most = 0.0
+    for stage in stages:
         bound = rules()[stage.rule].error_bound
-        assert bound is not None
-        bounds.append(bound(before, **stage.args))
-    return max(bounds)
-
-
-def _before(task: Task, stages: tuple[Stage, ...], wanted: Callable[[Rule], bool]) -> Iterator[tuple[Task, Stage]]:
-    """The stages whose rules are `wanted`, and the Task that each is applied to; nothing is derived beyond the last."""
-    rule_of = rules()
-    places = [k for k, stage in enumerate(stages) if wanted(rule_of[stage.rule])]
-    for k, stage in enumerate(stages[: places[-1] + 1] if places else ()):
-        if k in places:
-            yield task, stage
+        most = most if bound is None else max(most, bound(task, **stage.args))
         task = derived(task, stage)
+    return most
 
 
 def proposals(task: Task, target: Target) -> Iterator[tuple[Stage, Task]]:

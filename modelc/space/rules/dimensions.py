@@ -13,7 +13,7 @@ from modelc.ir.affine import linear, simplify
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
 from modelc.ir.expr import Expr, Load, Var, op
 from modelc.ir.layout import Layout, stored_in
-from modelc.space.rules.rule import DoesNotApply, plain_block
+from modelc.space.rules.rule import DoesNotApply, accesses_moved, plain_block, replaced, unused, with_split
 
 
 def collapse_rule(task: Task, block: str, outer: str, inner: str) -> Task:
@@ -24,7 +24,7 @@ def collapse_rule(task: Task, block: str, outer: str, inner: str) -> Task:
             blocks.append(b)
             continue
         a, c = pairs[b.name]
-        name = a + c if a + c not in b.ranges else a + c + "_"
+        name = unused(a + c, b.ranges)
         extent = b.ranges[a] * b.ranges[c]
 
         def visit(e: Expr, name: str = name) -> Expr | None:
@@ -33,12 +33,9 @@ def collapse_rule(task: Task, block: str, outer: str, inner: str) -> Task:
                 return Load(e.buffer, tuple(Var(name) if k == d else i for k, i in enumerate(e.indices) if k != f))
             return None
 
-        new = b.mapped(visit)
-        writes = tuple(visit(w) or w for w in new.writes)
         iters = tuple(Iter(name, extent, i.reduce) if i.name == a else i for i in b.iters if i.name != c)
-        blocks.append(replace(new, iters=iters, writes=writes))  # type: ignore[arg-type]
-    buffers = [_merged(b, *merged[b.name]) if b.name in merged else b for b in task.buffers]
-    return replace(task, blocks=tuple(blocks), buffers=tuple(buffers))
+        blocks.append(replace(accesses_moved(b, visit), iters=iters))
+    return replaced(task, blocks, *(_merged(task.buffer(b), *dims) for b, dims in merged.items()))
 
 
 def _collapsible(
@@ -129,17 +126,10 @@ def factor_rule(task: Task, block: str, buffer: str, dim: int) -> Task:
     old = task.buffer(buffer)
     if owner.ranges[outer] * size != old.shape[dim] or old.strides is not None:
         raise DoesNotApply(f"dimension {dim} of {buffer} is covered in part")
-    blocks = _all_factored(task, buffer, dim, size)
-    shape = (*old.shape[:dim], owner.ranges[outer], size, *old.shape[dim + 1 :])
-    order = old.layout.permutation
-    if old.layout.primitives and order is None:
+    if old.layout.primitives and old.layout.permutation is None:
         raise DoesNotApply(f"{buffer} is stored in a layout of its own")
-    layout = old.layout
-    if order is not None:
-        wide = [x for d in order for x in ([d + (d > dim)] if d != dim else [dim, dim + 1])]
-        layout = stored_in(wide)
-    buffers = [replace(old, shape=shape, layout=layout) if x.name == buffer else x for x in task.buffers]
-    return replace(task, blocks=blocks, buffers=tuple(buffers))
+    shape = (*old.shape[:dim], owner.ranges[outer], size, *old.shape[dim + 1 :])
+    return _all_factored(task, replace(old, shape=shape, layout=with_split(old.layout, dim)), dim, size)
 
 
 def expose_rule(task: Task, buffer: str) -> Task:
@@ -148,16 +138,15 @@ def expose_rule(task: Task, buffer: str) -> Task:
     if first is None or first.name != "split" or len(first.args) != 2 or buffer in task.constants:
         raise DoesNotApply(f"the layout of {buffer} does not begin by splitting a dimension in two")
     dim, size = first.args
-    blocks = _all_factored(task, buffer, dim, size)
-    new = replace(old, shape=first.shape(old.shape), layout=Layout(tuple(later)))
-    return replace(task, blocks=blocks, buffers=tuple(new if x.name == buffer else x for x in task.buffers))
+    return _all_factored(task, replace(old, shape=first.shape(old.shape), layout=Layout(tuple(later))), dim, size)
 
 
-def _all_factored(task: Task, buffer: str, dim: int, size: int) -> tuple[AnyBlock, ...]:
-    """The Blocks with dimension `dim` of `buffer` as two, the inner of `size`."""
-    if any(buffer in (*b.inputs, *b.outputs) for b in task.blocks if not isinstance(b, Block)):
-        raise DoesNotApply(f"{buffer} is used by an opaque block")
-    return tuple(_factored(b, buffer, dim, size) if isinstance(b, Block) else b for b in task.blocks)
+def _all_factored(task: Task, buffer: Buffer, dim: int, size: int) -> Task:
+    """`task` with `buffer`, whose dimension `dim` was one and is two, the inner of `size`."""
+    if any(buffer.name in (*b.inputs, *b.outputs) for b in task.blocks if not isinstance(b, Block)):
+        raise DoesNotApply(f"{buffer.name} is used by an opaque block")
+    blocks = (_factored(b, buffer.name, dim, size) if isinstance(b, Block) else b for b in task.blocks)
+    return replaced(task, blocks, buffer)
 
 
 def factorable(block: Block, buffer: str, dim: int) -> tuple[str, str] | None:
@@ -181,16 +170,12 @@ def _factored(block: Block, buffer: str, dim: int, size: int) -> Block:
         if isinstance(index, Var) and block.ranges[index.name] % size == 0:
             outer, inner = _fresh_iterators(block, index.name)
             whole = op("add", op("mul", Var(outer), size), Var(inner))
-            old = index
             iters: list[Iter] = []
             for i in block.iters:
-                if i.name == old.name:
-                    iters += [Iter(outer, i.extent // size, i.reduce), Iter(inner, size, i.reduce)]
-                else:
-                    iters.append(i)
-            new = block.mapped(lambda e, old=old, whole=whole: whole if e == old else None)  # type: ignore[misc]
-            block = replace(new, iters=tuple(iters))
-    ranges = block.ranges
+                parts = Iter(outer, i.extent // size, i.reduce), Iter(inner, size, i.reduce)
+                iters += parts if i.name == index.name else [i]
+            block = replace(block.mapped(lambda e, old=index, new=whole: new if e == old else None), iters=tuple(iters))  # type: ignore[misc]
+    ranges, rank = block.ranges, len(used[0].indices) if used else 0
 
     def visit(e: Expr) -> Expr | None:
         if isinstance(e, Load) and e.buffer == buffer and len(e.indices) == rank:
@@ -199,15 +184,10 @@ def _factored(block: Block, buffer: str, dim: int, size: int) -> Block:
             return Load(buffer, (*e.indices[:dim], *parts, *e.indices[dim + 1 :]))
         return None
 
-    rank = len(used[0].indices) if used else 0
-    new = block.mapped(visit)
-    writes = tuple(visit(w) or w for w in new.writes)
-    return replace(new, writes=writes)  # type: ignore[arg-type]
+    return accesses_moved(block, visit)
 
 
 def _fresh_iterators(block: Block, name: str) -> tuple[str, str]:
-    taken = set(block.ranges)
-    stem = name
-    while {f"{stem}q", f"{stem}p"} & taken:
-        stem += "_"
-    return f"{stem}q", f"{stem}p"
+    while {f"{name}q", f"{name}p"} & block.ranges.keys():
+        name += "_"
+    return f"{name}q", f"{name}p"

@@ -11,46 +11,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from modelc.ir.block import Block, Task
-from modelc.ir.expr import Const, Var, op, select, variables
+from modelc.ir.block import Block, Iter, Task
+from modelc.ir.expr import Var, const, op, select, variables
 from modelc.ir.factors import factors_of
-from modelc.space.rules.rule import DoesNotApply, plain_block
+from modelc.space.rules.rule import DoesNotApply, exchanged, plain_block, replaced, sole_map
 
 
 def extend_rule(task: Task, buffer: str, dim: int, extent: int) -> Task:
     """`task` with its local `buffer`, which one map writes, `extent` long in dimension `dim`: with zeros at the end.
     Raises DoesNotApply."""
     source = task.buffer(buffer)
-    writer = extendable(task, buffer, dim)
+    writer = sole_map(task, buffer, dim)
     if writer is None or extent < source.shape[dim]:
         raise DoesNotApply(f"{buffer} is not what one map writes plainly for this Task alone")
     index = writer.writes[0].indices[dim]
-    value = writer.body[0]
-    zero = Const(0.0 if source.dtype[0] in "fb" else 0, source.dtype)
-    iters = tuple(replace(i, extent=extent) if index == Var(i.name) else i for i in writer.iters)
-    longer = replace(writer, iters=iters, body=(select(op("lt", index, source.shape[dim]), value, zero),))
+    value = select(op("lt", index, source.shape[dim]), writer.body[0], const(0, source.dtype))
+    longer = replace(writer, iters=_with_extent(writer, str(index), extent), body=(value,))
     shape = (*source.shape[:dim], extent, *source.shape[dim + 1 :])
-    return replace(
-        task,
-        blocks=tuple(longer if b is writer else b for b in task.blocks),
-        buffers=tuple(replace(b, shape=shape) if b is source else b for b in task.buffers),
-    )
+    return replaced(task, exchanged(task, writer, longer), replace(source, shape=shape))
 
 
-def extendable(task: Task, buffer: str, dim: int) -> Block | None:
-    """The map that alone writes the local `buffer`, with an iterator for dimension `dim`; None if it is written
-    otherwise."""
-    source = task.buffer(buffer)
-    writers = [b for b in task.blocks if isinstance(b, Block) and buffer in {w.buffer for w in b.writes}]
-    split = source.layout.primitives and source.layout.permutation is None
-    if source not in task.locals or split or len(writers) != 1:
-        return None
-    (writer,) = writers
-    if writer.aggregation != "assign" or writer.where or len(writer.writes) > 1:
-        return None
-    index = writer.writes[0].indices[dim]
-    whole = isinstance(index, Var) and writer.ranges[index.name] == source.shape[dim]
-    return writer if whole else None
+def _with_extent(block: Block, name: str, extent: int) -> tuple[Iter, ...]:
+    return tuple(replace(i, extent=extent) if i.name == name else i for i in block.iters)
 
 
 def lengthen_rule(task: Task, block: str, iter: str, extent: int) -> Task:
@@ -66,5 +48,4 @@ def lengthen_rule(task: Task, block: str, iter: str, extent: int) -> Task:
         if len(dims) > 1 or read.indices[dims[0]] != Var(iter):
             raise DoesNotApply(f"{iter} is no index of {read.buffer} by itself")
         task = extend_rule(task, read.buffer, dims[0], extent)
-    iters = tuple(replace(i, extent=extent) if i.name == iter else i for i in reader.iters)
-    return replace(task, blocks=tuple(replace(reader, iters=iters) if b is reader else b for b in task.blocks))
+    return replaced(task, exchanged(task, reader, replace(reader, iters=_with_extent(reader, iter, extent))))

@@ -25,33 +25,18 @@ from numpy.typing import NDArray
 from modelc.ir.affine import bounds, simplify
 from modelc.ir.block import Block, Iter, Task
 from modelc.ir.expr import Expr, Load, Op, Var, op, rewrite, variables
-from modelc.ir.factors import factors_of
 from modelc.ir.scalar import OPERATIONS
-from modelc.space.rules.rule import DoesNotApply, plain_block, replaced
+from modelc.space.rules.rule import DoesNotApply, contracted, exchanged, plain_block, replaced, unused
 
 
 def factors(task: Task, block: Block) -> tuple[Load, Load] | None:
-    """(data, constant), where the Block is a sum of their products, each cast or not, and alone reads the constant."""
-    body = block.body[0]
-    if block.aggregation != "add" or len(block.body) > 1 or not isinstance(body, Op) or body.name != "mul":
+    """(data, constant), where the Block is a sum of their products and alone reads the constant, stored row-major."""
+    operands = contracted(task, block)
+    if operands is None:
         return None
-    multiplied = factors_of(body)
-    if len(multiplied) != 2:
-        return None
-    a, b = multiplied
-    if not isinstance(a, Load) or not isinstance(b, Load):
-        return None
-    data, constant = (b, a) if a.buffer in task.constants else (a, b)
-    if data.buffer in task.constants or constant.buffer not in task.constants:
-        return None
-    stored = task.buffer(constant.buffer)
-    if stored.strides is not None or stored.layout.primitives or _readers(task, stored.name) != 1:
-        return None
-    return data, constant
-
-
-def _readers(task: Task, buffer: str) -> int:
-    return sum(buffer in b.buffers_read for b in task.blocks)
+    stored = task.buffer(operands[1].buffer)
+    alone = sum(stored.name in b.buffers_read for b in task.blocks) == 1
+    return operands if alone and stored.strides is None and not stored.layout.primitives else None
 
 
 def fusible(block: Block, constant: Load, name: str) -> bool:
@@ -65,9 +50,7 @@ def fuse_rule(task: Task, block: str, outer: str, inner: str, multiple: int) -> 
     data, constant = _factors(task, owner, outer, inner)
     ranges, size = owner.ranges, owner.ranges[inner]
     depth = _depth(owner, outer, inner, multiple)
-    name = outer + inner
-    while name in ranges:
-        name += "_"
+    name = unused(outer + inner, ranges)
     whole = {**ranges, name: depth}
     kernel = task.buffer(constant.buffer)
     left = [d for d, i in enumerate(constant.indices) if i not in (Var(outer), Var(inner))]
@@ -88,8 +71,7 @@ def fuse_rule(task: Task, block: str, outer: str, inner: str, multiple: int) -> 
     where = (*fused.where, *(c for c in beyond if c not in fused.where))
     fused = replace(fused, iters=tuple(iters), where=where)
     shape = (*(kernel.shape[d] for d in left), depth)
-    buffers = [replace(b, shape=shape) if b is kernel else b for b in task.buffers]
-    return replaced(task, [fused if b is owner else b for b in task.blocks], buffers)
+    return replaced(task, exchanged(task, owner, fused), replace(kernel, shape=shape))
 
 
 def _factors(task: Task, block: Block, outer: str, inner: str) -> tuple[Load, Load]:

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from modelc.ir.block import Block, Buffer, Iter, Task
 from modelc.ir.expr import Const, Expr, Load, Var, op, select, substitute
-from modelc.space.rules.rule import DoesNotApply, fresh, plain_block, replaced
+from modelc.space.rules.rule import DoesNotApply, exchanged, fresh, plain_block, replaced
 
 NAMES = {
     "inner": ("l", "lane", "lane_"),
@@ -72,5 +72,4 @@ def _factored(task: Task, whole: Block, split: Iter, size: int, count: int = 0, 
     where = partial.where if count or split.extent % size == 0 else (*partial.where, op("lt", element, split.extent))
     partial = replace(partial, name=name, iters=iters, writes=tuple(writes), where=where)
     last = replace(whole, iters=(*whole.spatial, Iter(part, new.extent + leftover, True)), body=tuple(ends), where=())
-    blocks = [x for b in task.blocks for x in ([partial, last] if b is whole else [b])]
-    return replaced(task, blocks, [*task.buffers, *buffers])
+    return replaced(task, exchanged(task, whole, partial, last), *buffers)

@@ -33,9 +33,18 @@ from numpy.typing import NDArray
 
 from modelc.ir.affine import bounds, linear, simplify
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
-from modelc.ir.expr import Const, Expr, Load, Op, Var, op, select, variables
+from modelc.ir.expr import Const, Expr, Load, Var, op, select, variables
 from modelc.ir.layout import Layout, stored_in
-from modelc.space.rules.rule import DoesNotApply, fresh
+from modelc.space.rules.rule import (
+    DoesNotApply,
+    contracted,
+    exchanged,
+    fresh,
+    reindexed,
+    replaced,
+    sole_consumer,
+    unused,
+)
 from modelc.space.rules.sums import Matrix, matrix_times
 
 LEVELS = (1, 2)  # how often matrices are cut in halves
@@ -105,15 +114,11 @@ class Operands:
 
 def operands(task: Task, block: AnyBlock) -> Operands | None:
     """Those of `block` where it sums products of a computed operand and a constant in float32; or None."""
-    if not isinstance(block, Block) or block.aggregation != "add" or len(block.body) > 1 or block.where:
+    product = None if not isinstance(block, Block) or block.where else contracted(task, block)
+    if not isinstance(block, Block) or product is None:
         return None
-    body = block.body[0]
-    if not isinstance(body, Op) or body.name != "mul" or not all(isinstance(x, Load) for x in body.args):
-        return None
-    data, kernel = sorted((x for x in body.args if isinstance(x, Load)), key=lambda x: x.buffer in task.constants)
+    data, kernel = product
     buffers = [task.buffer(x.buffer) for x in (data, kernel, *block.writes)]
-    if data.buffer in task.constants or kernel.buffer not in task.constants:
-        return None
     if any(b.dtype != "float32" for b in buffers) or buffers[1].strides is not None:
         return None
     if not all(isinstance(i, Var | Const) for i in block.writes[0].indices):
@@ -157,15 +162,8 @@ def strassen_rule(task: Task, block: str, rows: str, columns: str, depth: str, l
         extent = anchor.ranges.get(name, 0)
         if name not in allowed or extent < parts or (name != rows and extent % parts):
             raise DoesNotApply(f"iterator {name} of block {block} cannot be cut {levels} times")
-    (write,) = anchor.writes
-    consumers = [b for b in task.blocks if isinstance(b, Block) and any(r.buffer == write.buffer for r in b.reads)]
-    if write.buffer in task.outputs or len(consumers) != 1 or len({r for r in _reads(consumers[0], write)}) != 1:
-        raise DoesNotApply(f"what block {block} writes is not consumed in place")
-    return _Strassen(task, anchor, matrices, (rows, columns, depth), levels).task()
-
-
-def _reads(block: Block, write: Load) -> list[Load]:
-    return [r for r in block.reads if r.buffer == write.buffer]
+    consumer, read = sole_consumer(task, anchor)
+    return _Strassen(task, anchor, matrices, (rows, columns, depth), levels).task(consumer, read)
 
 
 @dataclass(frozen=True)
@@ -196,9 +194,7 @@ class _Strassen:
         self.whole = anchor.ranges[self.rows]
         form = linear(matrices.data.indices[self.moving[0]])
         self.cyclic = form is not None and len(form.terms) == 1  # rows: no window slides along them
-        self.product = "product"
-        while self.product in anchor.ranges:
-            self.product += "_"
+        self.product = unused("product", anchor.ranges)
 
     @property
     def moving(self) -> tuple[int, int]:
@@ -216,7 +212,7 @@ class _Strassen:
     def iters(self, names: Sequence[str], reduce: bool = False) -> tuple[Iter, ...]:
         return tuple(Iter(n, self.ranges[n], reduce) for n in names)
 
-    def task(self) -> Task:
+    def task(self, consumer: Block, read: Load) -> Task:
         old, anchor, data, by = self.old, self.anchor, self.matrices.data, self.by
         (write,) = anchor.writes
         source, target = old.buffer(data.buffer), old.buffer(write.buffer)
@@ -245,7 +241,7 @@ class _Strassen:
             tuple(Load(added, (Const(t), *at)) for t in range(by.products)),
             matrix_times(by.sums, [part(i, k) for i in range(by.parts) for k in range(by.parts)]),
         )
-        spatial = [i.name for i in anchor.spatial]
+        spatial, reduced = ([i.name for i in iters] for iters in (anchor.spatial, anchor.reduction))
         number, spot = Var(self.product), write.indices
         factors = (
             Load(added, (number, *place)),
@@ -253,7 +249,11 @@ class _Strassen:
         )
         product = Block(
             anchor.name,
-            (Iter(self.product, by.products), *self.iters(spatial), *self.iters(self.reduced(), True)),
+            (
+                Iter(self.product, by.products),
+                *self.iters(spatial),
+                *self.iters(reduced, True),
+            ),
             (Load(products, (number, *spot)),),
             (op("mul", *factors),),
             "add",
@@ -267,23 +267,17 @@ class _Strassen:
             matrix_times(by.results, every),
         )
         kernel = old.buffer(self.matrices.kernel.buffer)
-        buffers = [b for b in old.buffers if b.name not in (write.buffer, kernel.name)]
-        shape = self.shape(self.matrices.kernel, kernel)
-        buffers.insert(old.buffers.index(kernel), replace(kernel, shape=(by.products, *shape), layout=Layout()))
+        shape, size = self.shape(self.matrices.kernel, kernel), self.shape(write, target)
         extents = tuple(dim.extent for dim in dims)
-        size = self.shape(write, target)
-        buffers += [
+        over_parts = self.consumer(consumer, read, parts)
+        return replaced(
+            old,
+            [over_parts if b is consumer else b for b in exchanged(old, anchor, sums, product, combine)],
+            replace(kernel, shape=(by.products, *shape), layout=Layout()),
             Buffer(added, "float32", (by.products, *extents), _within(source.layout, 1, len(extents))),
             Buffer(products, "float32", (by.products, *size), _within(target.layout, 1, len(size))),
             Buffer(parts, "float32", (by.parts, by.parts, *size), _within(target.layout, 2, len(size))),
-        ]
-        before = old.blocks[: old.blocks.index(anchor)]
-        later = old.blocks[old.blocks.index(anchor) + 1 :]
-        after = [self.consumer(b, parts) if isinstance(b, Block) and _reads(b, write) else b for b in later]
-        return replace(old, blocks=(*before, sums, product, combine, *after), buffers=tuple(buffers))
-
-    def reduced(self) -> list[str]:
-        return [i.name for i in self.anchor.reduction]
+        )
 
     def shape(self, access: Load, buffer: Buffer) -> tuple[int, ...]:
         """The extents of `buffer`, which `access` indexes, where iterators are cut."""
@@ -301,17 +295,14 @@ class _Strassen:
         if not others and isinstance(atom, Var) and step > 0:
             between = step * self.by.parts if self.cyclic and atom == Var(self.rows) else step
             return _Dimension(atom.name, self.ranges[atom.name], atom, between, form.constant)
-        name = f"y{dim}"
-        while name in self.ranges:
-            name += "_"
         low, high = limits
-        return _Dimension(name, high - low + 1, simplify(op("sub", index, low), self.ranges), 1, low)
+        return _Dimension(
+            unused(f"y{dim}", self.ranges), high - low + 1, simplify(op("sub", index, low), self.ranges), 1, low
+        )
 
-    def consumer(self, block: Block, parts: str) -> Block:
-        """A consumer over parts of rows and columns; rows behind the last are left out."""
-        (write,) = self.anchor.writes
-        read = _reads(block, write)[0]
-        names = dict(zip(map(str, write.indices), read.indices, strict=True))
+    def consumer(self, block: Block, read: Load, parts: str) -> Block:
+        """The consumer over parts of rows and columns; rows behind the last are left out."""
+        names = dict(zip(map(str, self.anchor.writes[0].indices), read.indices, strict=True))
         moved: dict[str, Expr] = {}
         iters: list[Iter] = []
         cut = {str(names[n]): (n, pair) for n, pair in ((self.rows, "i"), (self.columns, "j"))}
@@ -328,10 +319,7 @@ class _Strassen:
         if len(numbers) < 2:
             raise DoesNotApply(f"block {block.name} does not read what it consumes by its own iterators")
         new = Load(parts, (numbers[self.rows], numbers[self.columns], *read.indices))
-        marker = Load(parts, ())
-        mapped = block.mapped(lambda x: marker if x == read else None)
-        mapped = mapped.mapped(lambda x: moved.get(x.name) if isinstance(x, Var) else None)
-        mapped = mapped.mapped(lambda x: new if x == marker else None)
+        mapped = reindexed(block, read, new, moved)
         if self.ranges[self.rows] * self.by.parts > self.whole:
             mapped = replace(mapped, where=(*mapped.where, op("lt", moved[str(names[self.rows])], self.whole)))
         return replace(mapped, iters=tuple(iters))

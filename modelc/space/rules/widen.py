@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from modelc.ir.block import AnyBlock, Block, Task
 from modelc.ir.expr import Expr, Load, Op, cast, dtype_of, walk
-from modelc.space.rules.rule import DoesNotApply
+from modelc.space.rules.rule import DoesNotApply, replaced
 
 
 def widen_rule(task: Task, buffer: str, dtype: str) -> Task:
@@ -45,5 +45,4 @@ def widen_rule(task: Task, buffer: str, dtype: str) -> Task:
         new = block.mapped(read)
         body = tuple(written(b) if w.buffer == buffer else b for w, b in zip(new.writes, new.body, strict=True))
         blocks.append(replace(new, body=body))
-    buffers = tuple(replace(b, dtype=dtype) if b is source else b for b in task.buffers)
-    return replace(task, blocks=tuple(blocks), buffers=buffers)
+    return replaced(task, blocks, replace(source, dtype=dtype))

@@ -40,11 +40,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.ir.affine import bounds, linear, simplify
-from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
+from modelc.ir.block import Block, Buffer, Iter, Task
 from modelc.ir.expr import Const, Expr, Load, Var, cast, op, select, substitute, variables
 from modelc.ir.layout import Layout, stored_in
 from modelc.space.rules.filters import ALONE, Transform, transform, whole_transform
-from modelc.space.rules.rule import DoesNotApply
+from modelc.space.rules.rule import DoesNotApply, exchanged, fresh, reindexed, replaced, sole_consumer
 from modelc.space.rules.sums import matrix_times
 from modelc.space.rules.windows import Window, Windows, tile_sizes, windows
 
@@ -61,14 +61,10 @@ def winograd_rule(task: Task, block: str, m: int) -> Task:
         raise DoesNotApply(f"block {block} has no window of so few taps")
     if m not in (every := tile_sizes(anchor, slid)):
         raise DoesNotApply(f"there is no F({m}, {slid.taps}); m is one of {', '.join(map(str, every)) or 'none'}")
-    later = task.blocks[task.blocks.index(anchor) + 1 :]
-    (write,) = anchor.writes
-    consumers = [b for b in later if isinstance(b, Block) and any(r.buffer == write.buffer for r in b.reads)]
-    if write.buffer in task.outputs or len(consumers) != 1:
-        raise DoesNotApply(f"what block {block} writes is not consumed in place")
-    if not all(isinstance(i, (Var, Const)) for i in write.indices):
+    first, read = sole_consumer(task, anchor)
+    if not all(isinstance(i, (Var, Const)) for i in anchor.writes[0].indices):
         raise DoesNotApply(f"block {block} does not write its iterators plainly")
-    return _Winograd(task, anchor, consumers[0], slid, m).task()
+    return _Winograd(task, anchor, first, read, slid, m).task()
 
 
 def error_bound(task: Task, block: str, m: int) -> float:
@@ -129,10 +125,14 @@ class _Side:
 
 class _Winograd:
     """Writes out the Blocks of one application; the attributes are names that they share. `first` is the anchor's
-    consumer."""
+    consumer, which reads its results as `read`."""
 
-    def __init__(self, task: Task, anchor: Block, first: Block, slid: Windows, m: int):
+    def __init__(self, task: Task, anchor: Block, first: Block, read: Load, slid: Windows, m: int):
         self.old, self.anchor, self.first, self.slid = task, anchor, first, slid
+        self.names_in_first = {
+            str(own): index for own, index in zip(anchor.writes[0].indices, read.indices, strict=True)
+        }
+        self.read = read
         self.data, self.kernel = slid.data, slid.kernel
         taken = {i.name for b in task.blocks if isinstance(b, Block) for i in b.iters}
         suffix = ""
@@ -153,10 +153,6 @@ class _Winograd:
         self.along = {w.spatial for w in both}
         self.weighted = [i for i in anchor.spatial if i.name in slid.choosing(anchor)]  # what has a kernel of its own
         self.low, self.shape = self.extents()
-
-    def name(self, base: str) -> str:
-        taken = {b.name for b in self.old.buffers} | {b.name for b in self.old.blocks}
-        return base if base not in taken else f"{base}_w"
 
     def names(self, letter: str, count: int) -> list[str]:
         """Names of iterators beside those of what has tiles of its own."""
@@ -184,10 +180,10 @@ class _Winograd:
                     index[side.window.input_dim] = side.at(offset)
             return Load(padded.name, (*(Var(i.name) for i in self.own), *index))
 
-        half, whole = self.name("half"), self.name("tiles")
+        half, whole = fresh(self.old, "half"), fresh(self.old, "tiles")
         arranged = self.tile_layout(padded, [*range(before), *(before + d for d in (*outer, *windowed))])
         rows = Block(
-            self.name("rows"),
+            fresh(self.old, "rows"),
             (*iters, *tiles, Iter(wide.element, wide.points)),
             tuple(Load(half, (Const(e), Var(wide.element), *at)) for e in range(high.points)),
             matrix_times(
@@ -197,7 +193,7 @@ class _Winograd:
             ),
         )
         columns = Block(
-            self.name("columns"),
+            fresh(self.old, "columns"),
             (*iters, *tiles, Iter(high.point, high.points)),
             tuple(Load(whole, (Var(high.point), Const(f), *at)) for f in range(wide.points)),
             matrix_times(
@@ -207,43 +203,40 @@ class _Winograd:
             ),
         )
         product, sums = self.product(whole, outer)
-        parts, result = self.name("parts"), self.name("result")
-        (write,) = anchor.writes
+        parts, result = fresh(self.old, "parts"), fresh(self.old, "result")
         others = [*self.phases, *(i for i in anchor.spatial if i.name not in self.along)]
         stored_out = self.result_layout([*(i.name for i in others), *(w.spatial for w in self.slid.both)])
         sums = replace(sums, layout=stored_out)
         spot = [Var(i.name) for i in (*others, *tiles)]
         gather = Block(
-            self.name("gather"),
+            fresh(self.old, "gather"),
             (*others, *tiles, Iter(wide.point, wide.points)),
             tuple(Load(parts, (Const(i), Var(wide.point), *spot)) for i in range(high.m)),
             self.results(high, [Load(sums.name, (Const(e), Var(wide.point), *spot)) for e in range(high.points)]),
         )
         scatter = Block(
-            self.name("scatter"),
+            fresh(self.old, "scatter"),
             (*others, *tiles, Iter(high.element, high.m)),
             tuple(Load(result, (Var(high.element), Const(j), *spot)) for j in range(wide.m)),
             self.results(wide, [Load(parts, (Var(high.element), Const(f), *spot)) for f in range(wide.points)]),
         )
         shapes = tuple(i.extent for i in (*others, *tiles))
-        buffers = [b for b in old.buffers if b.name not in (write.buffer, self.kernel.buffer)]
-        kernel = old.buffer(self.kernel.buffer)
-        at_kernel = old.buffers.index(kernel)
         every = (high.points, wide.points)
-        shape = (*every, *self.kernel_shape())
-        buffers.insert(at_kernel, replace(kernel, dtype=self.transformed, shape=shape, layout=Layout()))
-        buffers += [
+        kernel, transformed_shape = old.buffer(self.kernel.buffer), (*every, *lead, high.tiles, wide.tiles)
+        new = (pad, rows, columns, product, gather, scatter)
+        consumer = self.consumer(result)
+        task = replaced(
+            old,
+            [consumer if b is self.first else b for b in exchanged(old, anchor, *new)],
+            replace(kernel, dtype=self.transformed, shape=(*every, *self.kernel_shape()), layout=Layout()),
             padded,
-            Buffer(half, self.transformed, (*every, *lead, high.tiles, wide.tiles), arranged),
-            Buffer(whole, self.transformed, (*every, *lead, high.tiles, wide.tiles), arranged),
+            Buffer(half, self.transformed, transformed_shape, arranged),
+            Buffer(whole, self.transformed, transformed_shape, arranged),
             sums,
             Buffer(parts, self.summed, (high.m, wide.points, *shapes), stored_out),
             Buffer(result, self.summed, (high.m, wide.m, *shapes), stored_out),
-        ]
-        earlier, later = old.blocks[: old.blocks.index(anchor)], old.blocks[old.blocks.index(anchor) + 1 :]
-        after = [self.consumer(b, result) if write.buffer in b.buffers_read else b for b in later]
-        blocks: list[AnyBlock] = [*earlier, pad, rows, columns, product, gather, scatter, *after]
-        return replace(old, blocks=tuple(blocks), buffers=tuple(buffers), anchor=anchor.name)
+        )
+        return replace(task, anchor=anchor.name)
 
     def results(self, side: _Side, values: Sequence[Expr]) -> tuple[Expr, ...]:
         """What the output's matrix makes of `values` along one side, less the factor that whole numbers have."""
@@ -254,8 +247,7 @@ class _Winograd:
     def result_layout(self, names: Sequence[str]) -> Layout:
         """The layout of a buffer of (point, point, the anchor's iterators `names`...): points outermost, the rest in
         the order in which what the first consumer writes is stored."""
-        (read,) = {r for r in self.first.reads if r.buffer == self.anchor.writes[0].buffer}
-        own = {i: str(mine) for mine, i in zip(self.anchor.writes[0].indices, read.indices, strict=True)}
+        own = {index: name for name, index in self.names_in_first.items()}
         (written, *_) = self.first.writes
         buffer = self.old.buffer(written.buffer)
         stored: list[str] = []
@@ -317,9 +309,9 @@ class _Winograd:
                 value = select(op("lt", index, extent), value, Const(0, self.transformed))
             if limits is None or limits[0] < 0:
                 value = select(op("ge", index, 0), value, Const(0, self.transformed))
-        name = self.name(f"{source.name}_padded")
+        name = fresh(self.old, f"{source.name}_padded")
         written = Load(name, tuple(Var(i.name) for i in iters))
-        block = Block(self.name(f"pad_{source.name}"), iters, (written,), (value,))
+        block = Block(fresh(self.old, f"pad_{source.name}"), iters, (written,), (value,))
         order, before = source.layout.permutation or range(len(names)), len(self.own)
         layout = stored_in([*range(before), *(before + d for d in order)])
         return block, Buffer(name, self.transformed, tuple(i.extent for i in iters), layout)
@@ -339,44 +331,34 @@ class _Winograd:
         data = Load(whole, (*batch, *own, *index, *place))
         dims = [i for d, i in enumerate(self.kernel.indices) if d not in self.slid.kernel_dims]
         kernel = Load(self.kernel.buffer, (*batch, *weighted, *dims))
-        sums = self.name("products")
+        sums = fresh(self.old, "products")
         write = Load(sums, (*batch, *(Var(i.name) for i in spatial), *place))
         shape = tuple(i.extent for i in (*points, *spatial, *tiles))
         factors = (x if self.transformed == self.summed else cast(self.summed, x) for x in (data, kernel))
         iters = (*points, *spatial, *tiles, *reduction)
         return Block(anchor.name, iters, (write,), (op("mul", *factors),), "add"), Buffer(sums, self.summed, shape)
 
-    def consumer(self, block: AnyBlock, result: str) -> AnyBlock:
-        """A consumer over tiles: h, w become th * m + i, tw * m + j (times the dilation, plus the phase); parts beyond
-        the edge are left out."""
-        assert isinstance(block, Block)
-        (write,) = self.anchor.writes
-        (read,) = {r for r in block.reads if r.buffer == write.buffer}
-        names = {str(a): b for a, b in zip(write.indices, read.indices, strict=True)}
+    def consumer(self, result: str) -> Block:
+        """The consumer over tiles: h, w become th * m + i, tw * m + j (times the dilation, plus the phase); parts
+        beyond the edge are left out."""
+        block, names = self.first, self.names_in_first
         others = [names[i.name] for i in self.anchor.spatial if i.name not in self.along]
-        along: dict[Expr, _Side] = {}
-        tiled: dict[Expr, Expr] = {}
+        along: dict[str, _Side] = {}
+        tiled: dict[str, Expr] = {}
         inside: list[Expr] = []
         for side in self.sides:
             if side.window is not None:
-                var, index = (
-                    names[side.window.spatial],
-                    self.within_phase(side.window.spatial, side.at(Var(side.element))),
-                )
-                along[var], tiled[var] = side, index
-                if side.tiles * side.m * side.window.dilation > block.ranges[str(var)]:
-                    inside.append(op("lt", index, block.ranges[str(var)]))
+                spatial = side.window.spatial
+                name, index = str(names[spatial]), self.within_phase(spatial, side.at(Var(side.element)))
+                along[name], tiled[name] = side, index
+                if side.tiles * side.m * side.window.dilation > block.ranges[name]:
+                    inside.append(op("lt", index, block.ranges[name]))
         elements, tiles = [Var(side.element) for side in self.sides], [Var(side.tile) for side in self.sides]
         new = Load(result, (*elements, *(Var(i.name) for i in self.phases), *others, *tiles))
-        marker = Load(result, ())
-        mapped = block.mapped(lambda x: marker if x == read else None)
-        mapped = mapped.mapped(lambda x: tiled.get(x))
-        mapped = mapped.mapped(lambda x: new if x == marker else None)
-        alone = [side for side in self.sides if side.window is None]
-        iters = [*self.phases, *(i for side in alone for i in side.of_results)]
+        iters = [*self.phases, *(i for side in self.sides if side.window is None for i in side.of_results)]
         for it in block.iters:
-            own = along.get(Var(it.name))
-            iters += [it] if own is None else own.of_results
+            iters += along[it.name].of_results if it.name in along else [it]
+        mapped = reindexed(block, self.read, new, tiled)
         return replace(mapped, iters=tuple(iters), where=(*mapped.where, *inside))
 
     def read_by(self, window: Window, index: Expr) -> Expr:

@@ -229,6 +229,10 @@ class Attention(Sketch):
         """The same with the one in front whose iterations go to threads."""
         return [parallel, *(loop for loop in self.lead_loops() if loop != parallel)]
 
+    def phases(self, parallel: Loop) -> int:
+        """Copies of all keys or values that are phases of their own."""
+        return sum(self.packed_in(pack, self.lead(parallel))[1] is None for pack in self.roles.packs)
+
     def trips(self, loop: Loop, tile: int) -> int:
         """Iterations of one of these loops."""
         extent, size = self.span(loop, tile)
@@ -441,7 +445,8 @@ class Attention(Sketch):
         share = float(busiest_share(*self.span(parallel, tile), cores)) if self.long else 1.0
         candidate, task = self.as_ruled
         compute = np.array([(heads * cycles + self.around) * share])
-        return work_around(task, candidate, compute, self.target, float(self.long and cores > 1))
+        more = self.phases(parallel) - self.phases(self.start_values()["parallel"])
+        return work_around(task, candidate, compute, self.target, float(more), float(self.long and cores > 1))
 
     def away(self, points: Points) -> Floats:
         group = np.array([self.group(int(n)) for n in self.column(points, "queries")])

@@ -23,7 +23,7 @@ from modelc.ir.loop import Loop
 from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.match import CannotPack, Group, Match, matches
 from modelc.space.cost.step import step_cycles, tile_step_cycles
-from modelc.space.rules.extend import extendable
+from modelc.space.rules.rule import sole_map
 from modelc.space.sketches.packing import packed_operand
 from modelc.space.sketches.tensorized import (
     LEAST_EFFICIENCY,
@@ -64,15 +64,15 @@ class Unit:
     @property
     def inner(self) -> dict[str, int]:
         """The Block's iterators that an application covers, and how much of each."""
-        return {g.inner[0]: g.tile for g in self.match.groups}
+        return {g.inner: g.tile for g in self.match.groups}
 
     def lengths(self) -> dict[str, int]:
         """The Block's reduction iterators that do not fill whole applications, and how long they are when they do."""
-        return {g.inner[0]: g.padded for g in self.match.groups if g.reduce and g.padded != g.extent}
+        return {g.inner: g.padded for g in self.match.groups if g.reduce and g.padded != g.extent}
 
     def loops(self, tiles: Mapping[str, tuple[int, ...]]) -> dict[Loop, str]:
         """The loops of one application, with their tags."""
-        names = [self.match.group(i.name).inner[0] for i in self.match.intrinsic.semantics.iters]
+        names = [self.match.group(i.name).inner for i in self.match.intrinsic.semantics.iters]
         return {Loop(n, len(tiles[n])): f"{INTRINSIC}{self.match.intrinsic.name}" for n in names}
 
     def layout(self, vectors: int) -> Layout:
@@ -124,12 +124,12 @@ def unit_of(task: Task, block: Block, vector: str, target: Target) -> Unit | Non
     for intrinsic in target.available_intrinsics:
         if intrinsic.products * intrinsic.throughput <= choices[0][0]:
             continue
-        for whole in matches(block, buffers, intrinsic, packed, fusing=False):
+        for whole in matches(block, buffers, intrinsic, packed):
             rows = [whole.group(d.iterator) for d in intrinsic.accumulator.digits[:-1]]
             if any(g.extent < g.tile for g in rows):  # too few that read what is packed
                 continue
             cut = intrinsic.cut(_extents(task, whole, packed)) if intrinsic.tiles is not None else intrinsic
-            ways = matches(block, buffers, cut, packed, fusing=False)
+            ways = matches(block, buffers, cut, packed)
             alike = [m for m in ways if m.operands == whole.operands and _fits(task, m, vector, packed)]
             units = [Unit(m, vector) for m in alike]
             choices += [(cut.products * cut.throughput, unit) for unit in units]
@@ -149,12 +149,12 @@ def _extents(task: Task, whole: Match, packed: Collection[str]) -> dict[str, int
 
 def _filled(task: Task, match: Match, group: Group, packed: Collection[str]) -> bool:
     """Whether a reduction can be filled up with zeros: what it reads is copied, or made by a map."""
-    (name,) = group.inner
+    name = group.inner
     for read in match.block.reads:
         dims = [d for d, i in enumerate(read.indices) if name in variables(i)]
         if not all(read.indices[d] == Var(name) for d in dims) or len(dims) > 1:
             return False
-        if dims and read.buffer not in packed and extendable(task, read.buffer, dims[0]) is None:
+        if dims and read.buffer not in packed and sole_map(task, read.buffer, dims[0]) is None:
             return False
     return True
 
@@ -164,7 +164,7 @@ def _fits(task: Task, match: Match, vector: str, packed: Collection[str]) -> boo
     columns, and what is multiplied is packed or lies in a row."""
     intrinsic = match.intrinsic
     lanes = match.group(intrinsic.accumulator.digits[-1].iterator)
-    if match.guards or lanes.inner != (vector,) or any(len(g.inner) > 1 or g.outer for g in match.groups):
+    if match.guards or lanes.inner != vector or any(g.outer for g in match.groups):
         return False
     if not any(g.reduce for g in match.groups):
         return False

@@ -35,7 +35,7 @@ def pack_schedule(
     (access,) = [r for r in match.block.reads if r.buffer == buffer]
     own = {str(i): pack.writes[0].indices[d] for d, i in enumerate(access.indices)}
     lanes, depth = match.intrinsic.accumulator.shape[-1], next(g for g in match.groups if g.reduce)
-    column, step = str(own[vector]), str(own[depth.inner[0]])
+    column, step = str(own[vector]), str(own[depth.inner])
     (read,) = accesses(task, pack)[0]
     together = operand.digits[-1].extent if operand.digits[-1].iterator == depth.iterator else 1
     others = [Loop(i.name, 0) for i in pack.spatial if i.extent > 1 and i.name not in (column, step)]

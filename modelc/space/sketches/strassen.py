@@ -326,6 +326,7 @@ class Strassen(Products):
             demanded=self.unhinted(points) * streamed,
             arriving=streamed,
             transferred=transfer_seconds(apart * self.transferred(cores), target),
+            phases=apart.astype(np.float64),
             forks=float(cores > 1),
         )
 

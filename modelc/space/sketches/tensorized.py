@@ -136,7 +136,7 @@ def _fitting(
         lanes = intrinsic.accumulator.shape[-1]
         ends = {tiled.vector: -(-anchor.ranges[tiled.vector] // lanes) * lanes}
         anchor = replace(anchor, iters=tuple(replace(i, extent=ends.get(i.name, i.extent)) for i in anchor.iters))
-    ways = matches(anchor, buffers, intrinsic, free, fusing=False)
+    ways = matches(anchor, buffers, intrinsic, free)
     return next((way for way in ways if _fits(way, tiled, free)), None)
 
 
@@ -145,9 +145,9 @@ def _fits(match: Match, tiled: Tiled, free: Collection[str]) -> bool:
     along the reduction, and everything else can be packed."""
     accumulator = match.intrinsic.accumulator
     lanes, *rows = [match.group(d.iterator) for d in reversed(accumulator.digits)]
-    if match.guards or lanes.inner != (tiled.vector,) or len(rows) > 1:
+    if match.guards or lanes.inner != tiled.vector or len(rows) > 1:
         return False
-    if any(r.inner[0] not in tiled.inside for r in rows):
+    if any(r.inner not in tiled.inside for r in rows):
         return False
     for operand in match.intrinsic.operands:
         if operand == accumulator or match.operands[operand.name].buffer in free:
@@ -194,7 +194,7 @@ def ragged(match: Match, iterator: str) -> bool:
 def store_schedule(anchor: Block, copy: Block, rows: Sequence[str], match: Match, at: Inside) -> BlockSchedule:
     """The loops of a copy of the accumulators of one register tile to memory, by the intrinsic that adds to them."""
     row, columns = (match.group(d.iterator) for d in match.intrinsic.accumulator.digits)
-    (m,), (vector,) = row.inner, columns.inner
+    m, vector = row.inner, columns.inner
     plain = tile_epilogue(anchor, copy, rows, vector, columns.tile, at, "local")
     write = anchor.writes[0]
     own = {i.name: str(copy.reads[0].indices[d]) for d, i in enumerate(write.indices) if isinstance(i, Var)}
@@ -236,11 +236,11 @@ class IntrinsicUnit(Unit):
     # --- loops ----------------------------------------------------------------------------------------------------
 
     def tile(self, name: str) -> tuple[int, ...]:
-        groups = [g for g in (self.row, self.depth) if g is not None and g.inner == (name,)]
+        groups = [g for g in (self.row, self.depth) if g is not None and g.inner == name]
         return (groups[0].tile,) if groups else ()
 
     def loops(self, tiled: Tiled, tiles: Mapping[str, tuple[int, ...]]) -> dict[Loop, str]:
-        names = [self.match.group(i.name).inner[0] for i in self.applied.semantics.iters]
+        names = [self.match.group(i.name).inner for i in self.applied.semantics.iters]
         tag = "/".join((f"{INTRINSIC}{self.applied.name}", *self.once(tiled, tiles)))
         return {Loop(n, len(tiles[n])): tag for n in names}
 

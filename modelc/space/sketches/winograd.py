@@ -58,6 +58,9 @@ from modelc.target import Target
 SIDE_BY_SIDE = (1, 2)  # vectors of transforms in one iteration
 
 
+PHASES = {Shape.ROWS: 0, Shape.PANELS: 2, Shape.POINTS: 3}  # beside the one that is there in any case
+
+
 def winograd_sketches(task: Task, target: Target, stages: Sequence[Stage]) -> list[Winograd]:
     """Each shape of each F(m, r) that can be worth it for the one reduction of `task`; empty if none applies."""
     anchor = reduction_of(task)
@@ -363,6 +366,7 @@ class Winograd(Products):
             demanded=self.unhinted(points) * streamed + passing.scattered_seconds(self.target, within),
             arriving=streamed + passing.demanded_seconds(self.target, within),
             transferred=transfer_seconds(self.transferred(points, cores), self.target),
+            phases=float(PHASES[self.shape]),
             forks=float(cores > 1),
         )
 

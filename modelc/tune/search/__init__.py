@@ -1,9 +1,7 @@
 """Searching for the fastest Candidates by measuring. How candidates are measured is handed in.
 
 population.py  points of every Sketch of one Task as rows of one array: what of them is legal, and estimated
-residual.py    what measurements say of the estimates' errors, near what was measured
 learned.py     the learned cost: trees correct the estimates, of all Tasks at once
-ranking.py     how well scores say what was measured
 evolve.py      explorers: evolution (Ansor, section 5.1), random, constructed
 ppo.py         an explorer of actors that learn (ALT, section 5.2)
 explorers.py   explorers by name

@@ -4,7 +4,7 @@ An explorer proposes individuals that it has not proposed before, each legal, an
 (A Nest is verified once it is measured and the fastest of its Task so far: measure/bench.py.)
 Evolution is Ansor's (section 5.1): selection in proportion to the predicted throughput; mutation of one knob (to a
 neighbour, or to any value), or of the Sketch itself; crossover within a Sketch; and a share of random and of
-constructed individuals.
+constructed individuals. What is predicted is the estimate, corrected by what was measured nearby.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from modelc.measure.measurement import Measurement
 from modelc.space.sketch import Floats, Points
 from modelc.tune.search.learned import LearnedCost
 from modelc.tune.search.population import Individual, Space
-from modelc.tune.search.residual import Residual
 
 POPULATION, GENERATIONS = 256, 4
 ELITE = 32  # that pass to the next generation as they are
@@ -29,6 +28,46 @@ CHANCE = 0.1  # of a batch that is random
 DRAWN = 8  # rows that are drawn for each random one that is wanted
 SCORED = 20  # of what evolution finds best, that the learned cost scores too: it takes milliseconds for each
 GUIDED = 0.25  # of a batch, at least, that is constructed, until nothing constructed is left
+REACH = 0.15  # of a knob's range: how far a measurement speaks for other values
+PRIOR = 1.0  # measurements that the mean of what is known is worth
+
+
+class Residual:
+    """Estimates of a space, corrected by what was measured in it: log(measured / estimated) near a point, from what was
+    measured of its Sketch. Until enough is measured it is the Sketch's mean, and without any it is 0."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.rows, self.seconds, self.errors = space.empty, np.zeros(0), np.zeros(0)  # measured
+
+    def learn(self, rows: Points, seconds: Floats) -> None:
+        """Takes measured seconds of rows."""
+        self.rows = np.concatenate([self.rows, rows])
+        self.seconds = np.concatenate([self.seconds, seconds])
+        self.errors = np.concatenate([self.errors, np.log(seconds / self.space.estimate(rows))])
+
+    def fastest(self, count: int) -> Points:
+        """The rows that were measured to be the fastest."""
+        return self.rows[np.argsort(self.seconds, kind="stable")[:count]]
+
+    def predict(self, rows: Points) -> Floats:
+        """Seconds of each row."""
+        return np.asarray(self.space.estimate(rows) * np.exp(self._errors(rows)), np.float64)
+
+    def _errors(self, rows: Points) -> Floats:
+        """Sums of known errors, weighted by nearness, and of the Sketch's own mean; of the mean of all for a Sketch of
+        which little is known."""
+        predicted = np.full(len(rows), float(self.errors.mean()) if len(self.errors) else 0.0)
+        for number in np.unique(self.rows[:, 0]):
+            at, measured = rows[:, 0] == number, self.rows[:, 0] == number
+            if not at.any():
+                continue
+            errors, ranges = self.errors[measured], np.maximum(self.space.sizes[number] - 1, 1)
+            mean = (predicted[at] * PRIOR + errors.sum()) / (PRIOR + len(errors))
+            apart = (rows[at, 1:][:, None, :] - self.rows[measured, 1:][None, :, :]) / ranges
+            near = np.exp(-0.5 * np.sum((apart / REACH) ** 2, axis=2))
+            predicted[at] = (mean * PRIOR + near @ errors) / (PRIOR + near.sum(axis=1))
+        return predicted
 
 
 class Explorer(ABC):
@@ -121,7 +160,6 @@ class Evolve(Explorer):
         super().__init__(space, seed, learned)
         self.residual = Residual(space)
         self.built = space.constructed(space.cores)
-        self.rows, self.seconds = space.empty, np.zeros(0)  # measured
 
     def propose(self, count: int) -> list[Individual]:
         proposals = self.take(self.built, max(1, round(GUIDED * count)))
@@ -131,14 +169,12 @@ class Evolve(Explorer):
         return proposals + self.take(best, count - len(proposals))
 
     def learn(self, measured: Sequence[tuple[Individual, Measurement]]) -> None:
-        good = [(self.space.row(individual), m.seconds) for individual, m in measured if m.ok]
+        good = [(individual, m) for individual, m in measured if m.ok]
         if good:
-            rows, seconds = np.stack([r for r, _ in good]), np.array([s for _, s in good])
+            rows, seconds = np.stack([i.row for i, _ in good]), np.array([m.seconds for _, m in good])
             self.residual.learn(rows, seconds)
-            self.rows = np.concatenate([self.rows, rows])
-            self.seconds = np.concatenate([self.seconds, seconds])
             if self.learned is not None:
-                self.learned.add(self.space, [(individual, m.relative) for individual, m in measured if m.ok])
+                self.learned.add(self.space, [(individual, m.relative) for individual, m in good])
 
     def sorted(self, rows: Points) -> Points:
         """`rows`, the first of them in the order of the learned cost, where that is used."""
@@ -153,8 +189,7 @@ class Evolve(Explorer):
 
     def explored(self) -> Points:
         """What some generations find that was not tried yet, the fastest predicted first."""
-        ancestors = self.rows[np.argsort(self.seconds, kind="stable")[:ANCESTORS]]
-        rows = np.concatenate([ancestors, self.built, self.space.random(POPULATION, self.rng)])[:POPULATION]
+        rows = self.beginning()[:POPULATION]
         explored, seconds = self.space.empty, np.zeros(0)
         for generation in range(GENERATIONS + 1):
             rows = np.unique(rows, axis=0)
@@ -165,20 +200,24 @@ class Evolve(Explorer):
                 rows = np.concatenate([elite, self.children(rows, predicted)])
         return self.new(explored[np.argsort(seconds, kind="stable")])
 
+    def beginning(self) -> Points:
+        """The best measured, what is constructed, and some by chance."""
+        ancestors = self.residual.fastest(ANCESTORS)
+        return np.concatenate([ancestors, self.built, self.space.random(POPULATION, self.rng)])
+
     def children(self, rows: Points, seconds: Floats) -> Points:
         """The legal ones of the next generation. The fitness of a row is its throughput."""
         fitness = 1 / seconds
         parents = rows[self.rng.choice(len(rows), POPULATION - ELITE, p=fitness / fitness.sum())]
         mates = rows[self.rng.choice(len(rows), len(parents), p=fitness / fitness.sum())]
         way = self.rng.random(len(parents))
-        children = np.where((way < CROSSED)[:, None], crossed(parents, mates, self.rng), parents)
-        near, anywhere = CROSSED + NEAR, CROSSED + NEAR + ANYWHERE
-        children = np.where(
-            ((way >= CROSSED) & (way < near))[:, None], stepped(self.space, parents, self.rng), children
-        )
-        children = np.where(
-            ((way >= near) & (way < anywhere))[:, None], redrawn(self.space, parents, self.rng), children
-        )
+        crossing, near, anywhere = np.cumsum([CROSSED, NEAR, ANYWHERE])
+        changed = [
+            crossed(parents, mates, self.rng),
+            stepped(self.space, parents, self.rng),
+            redrawn(self.space, parents, self.rng),
+        ]
+        children = np.select([way[:, None] < limit for limit in (crossing, near, anywhere)], changed, parents)
         for place in np.flatnonzero(way >= anywhere):
             children[place] = moved(self.space, parents[place], self.rng)
         return np.asarray(children[self.space.legal(children)], np.int64)

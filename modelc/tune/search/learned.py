@@ -25,11 +25,11 @@ from math import log2
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelc.errors import extra
-from modelc.space.sketch import Points, Sketch
+from modelc.space.sketch import Bools, Floats, Points, Sketch
 from modelc.tune.search.population import Individual, Space
-from modelc.tune.search.ranking import Floats, Ints, pairs_of
 
 MISSING = f"the learned cost needs XGBoost ({extra('tune')}); the analytic cost is used, and what is measured"
 ROUNDS, DEPTH, RATE, BINS = 200, 9, 0.08, 64
@@ -43,7 +43,11 @@ MOST = 2000  # examples that are learned from: the latest
 JUDGED = 600  # of them that it is judged by
 FOLDS = 3  # parts of these: each is ranked by a model of the others
 PAIRS = 200  # of examples of one Task, below which nothing can be compared
+ALIKE = 0.02  # of the slower one's time: pairs nearer than that are not compared
+FEW = 8  # examples of a Task, below which it has no best quarter
 BETTER = 0.01  # of the pairs, that more have to be ranked right: chance does less than that
+
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def described(space: Space, individuals: Sequence[Individual]) -> list[Example]:
     """Schedules that are not measured yet."""
     if not individuals:
         return []
-    rows = np.stack([space.row(individual) for individual in individuals])
+    rows = np.stack([individual.row for individual in individuals])
     return [
         Example(space.task.hash, numbers, knobs_of(individual.sketch, individual.point), float(seconds))
         for individual, seconds, numbers in zip(individuals, space.estimate(rows), space.features(rows), strict=True)
@@ -259,10 +263,10 @@ def judged(examples: Sequence[Example], seed: int = 0, by_task: bool = False) ->
     analytic cost does, a sentence that says so); `by_task`: that have seen nothing of its Task."""
     task_scales = scales(examples)
     wanted, groups, base = throughputs(examples, task_scales), groups_of(examples), analytic(examples, task_scales)
-    right, pairs = pairs_of(base, wanted, groups, best=True)
+    right, pairs = best_pairs(base, wanted, groups)
     if pairs < PAIRS or (by_task and len(task_scales) < FOLDS):
         return False, "the analytic cost is used: too little is measured to compare it with the learned one"
-    learned, _ = pairs_of(held_out(examples, FOLDS, seed, by_task), wanted, groups, best=True)
+    learned, _ = best_pairs(held_out(examples, FOLDS, seed, by_task), wanted, groups)
     shares = (
         f"{100 * learned / pairs:.1f} % of held-out pairs with one of the best right, "
         f"the analytic one {100 * right / pairs:.1f} %"
@@ -285,3 +289,26 @@ def held_out(examples: Sequence[Example], folds: int, seed: int = 0, by_task: bo
         if all(parts):
             scores[part == k] = fit(parts[0], seed).scores(parts[1])
     return scores
+
+
+def best_pairs(scores: Floats, measured: Floats, groups: Ints) -> tuple[float, int]:
+    """(pairs in the right order, half of those that are predicted equal among them; pairs that are compared): of equal
+    `groups`, more than ALIKE apart, the faster one in the best quarter."""
+    right, compared = 0.0, 0
+    for group in np.unique(groups):
+        own = measured[groups == group]
+        faster = own[:, None] * (1 - ALIKE) > own[None, :]
+        faster[np.setdiff1d(np.arange(len(own)), best_quarter(own))] = False
+        right += in_order(scores[groups == group], faster)
+        compared += int(faster.sum())
+    return right, compared
+
+
+def in_order(scores: Floats, faster: Bools) -> float:
+    """How many of the pairs of which `faster` says that the first is [P x P] are scored so; equal scores count half."""
+    return float((0.5 + 0.5 * np.sign(scores[:, None] - scores[None, :]))[faster].sum())
+
+
+def best_quarter(measured: Floats) -> NDArray[np.intp]:
+    """The places of the quarter of the highest throughputs, of FEW / 2 at least."""
+    return np.argsort(-measured, kind="stable")[: max(FEW // 2, len(measured) // 4)]

@@ -76,40 +76,37 @@ class Weights:
 
 @dataclass(frozen=True)
 class Objective:
-    """`value` of the seconds of all Tasks [n] and their histories is to become small."""
+    """`of_networks` of the seconds of each network is to become small; with `patience`, a Task counts no less than
+    early_stop() says of its history."""
 
     weights: Weights
-    value: Callable[[Floats, Histories], float]
+    of_networks: Callable[[Floats], float]
+    patience: int | None = None
 
     def __call__(self, seconds: Floats, histories: Histories) -> float:
-        return self.value(seconds, histories)
+        if self.patience is not None:
+            seconds = np.maximum(seconds, [early_stop(history, self.patience) for history in histories])
+        return float(self.of_networks(self.weights.seconds(seconds)))
 
 
 def total(weights: Weights) -> Objective:
     """f1: the seconds of all networks, one after the other."""
-    return Objective(weights, lambda seconds, histories: float(weights.seconds(seconds).sum()))
+    return Objective(weights, np.sum)
 
 
 def required(weights: Weights, wanted: Floats) -> Objective:
     """f2: the same, with nothing gained below the seconds that are `wanted` of each network."""
-    return Objective(weights, lambda seconds, histories: float(np.maximum(weights.seconds(seconds), wanted).sum()))
+    return Objective(weights, lambda seconds: np.maximum(seconds, wanted).sum())
 
 
 def geometric(weights: Weights, reference: Floats) -> Objective:
     """f3: the geometric mean of the speedups over `reference` seconds of each network, negative."""
-    return Objective(
-        weights, lambda seconds, histories: -float(np.exp(np.mean(np.log(reference / weights.seconds(seconds)))))
-    )
+    return Objective(weights, lambda seconds: -np.exp(np.mean(np.log(reference / seconds))))
 
 
 def stopping(weights: Weights, patience: int = PATIENCE) -> Objective:
     """f4: the seconds of all networks, where a Task counts no less than early_stop() says of its history."""
-
-    def value(seconds: Floats, histories: Histories) -> float:
-        least = np.array([early_stop(history, patience) for history in histories])
-        return float(weights.seconds(np.maximum(seconds, least)).sum())
-
-    return Objective(weights, value)
+    return Objective(weights, np.sum, patience)
 
 
 def early_stop(history: Sequence[float], patience: int = PATIENCE) -> float:
@@ -121,8 +118,8 @@ def early_stop(history: Sequence[float], patience: int = PATIENCE) -> float:
 def own(weights: Weights, names: Sequence[str], function: Function) -> Objective:
     """A user's function of the milliseconds of each network. It raises ConfigError where that does not work."""
 
-    def value(seconds: Floats, histories: Histories) -> float:
-        given = dict(zip(names, map(float, 1e3 * weights.seconds(seconds)), strict=True))
+    def of_networks(seconds: Floats) -> float:
+        given = dict(zip(names, map(float, 1e3 * seconds), strict=True))
         try:
             with no_exit():
                 number = float(function(given))
@@ -134,7 +131,7 @@ def own(weights: Weights, names: Sequence[str], function: Function) -> Objective
             raise ConfigError(f"the objective, given {given}, is {number}; expected a finite number")
         return number
 
-    return Objective(weights, value)
+    return Objective(weights, of_networks)
 
 
 @dataclass(frozen=True)

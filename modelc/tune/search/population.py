@@ -6,7 +6,7 @@ crossover and selection work on all Sketches at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,11 +24,17 @@ from modelc.target import Target
 
 @dataclass(frozen=True)
 class Individual:
-    """A point of a Sketch, and the schedule that it describes."""
+    """A point of a Sketch, the row of its Space, and the schedule that it describes."""
 
     sketch: Sketch
     point: Points
+    row: Points
     candidate: Candidate
+
+    @property
+    def knobs(self) -> dict[str, int | str]:
+        """The values of its knobs, by name, as records keep them."""
+        return self.sketch.recorded(self.point)
 
 
 class Space:
@@ -72,29 +78,31 @@ class Space:
         """Rows of the Sketch `number` as its points."""
         return rows[:, 1 : 1 + int(self.widths[number])]
 
+    def by_sketch(self, rows: Points) -> Iterator[tuple[Sketch, Bools, Points]]:
+        """Each Sketch that rows are of, where they are [P], and its points there."""
+        for number in np.unique(rows[:, 0]):
+            at = rows[:, 0] == number
+            yield self.sketches[number], at, self.points(number, rows[at])
+
     def legal(self, rows: Points) -> Bools:
         """Which rows describe a schedule [P]."""
         legal = np.zeros(len(rows), np.bool_)
-        for number in np.unique(rows[:, 0]):
-            at = rows[:, 0] == number
-            legal[at] = self.sketches[number].legal(self.points(number, rows[at]))
+        for sketch, at, points in self.by_sketch(rows):
+            legal[at] = sketch.legal(points)
         return legal
 
     def estimate(self, rows: Points) -> Floats:
         """The price of each, in seconds [P]."""
         estimates = np.zeros(len(rows))
-        for number in np.unique(rows[:, 0]):
-            at = rows[:, 0] == number
-            estimates[at] = self.sketches[number].estimate(self.points(number, rows[at]), self.cores)
+        for sketch, at, points in self.by_sketch(rows):
+            estimates[at] = sketch.estimate(points, self.cores)
         return estimates
 
     def features(self, rows: Points) -> Floats:
         """What the estimates are made of [P x len(FEATURES)]."""
         numbers = np.zeros((len(rows), len(FEATURES)))
-        for number in np.unique(rows[:, 0]):
-            at = rows[:, 0] == number
-            work = self.sketches[number].work(self.points(number, rows[at]), self.cores)
-            numbers[at] = features(work, self.target.cost)
+        for sketch, at, points in self.by_sketch(rows):
+            numbers[at] = features(sketch.work(points, self.cores), self.target.cost)
         return numbers
 
     def random(self, count: int, rng: np.random.Generator) -> Points:
@@ -123,9 +131,4 @@ class Space:
     def individual(self, row: Points) -> Individual:
         """The schedule that a legal row describes."""
         sketch, point = self.sketches[row[0]], self.points(row[0], row[None, :])[0]
-        return Individual(sketch, point, sketch.candidate(point))
-
-    def row(self, individual: Individual) -> Points:
-        """The row of an individual of this space."""
-        number = next(n for n, s in enumerate(self.sketches) if s is individual.sketch)
-        return np.asarray(self.rows(number, individual.point[None, :])[0])
+        return Individual(sketch, point, row, sketch.candidate(point))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from modelc.space.sketch import Bools, Floats, Points
-from modelc.tune.search.evolve import ANCESTORS, POPULATION, Evolve
+from modelc.tune.search.evolve import Evolve
 from modelc.tune.search.learned import LearnedCost
 from modelc.tune.search.population import Space
 
@@ -131,9 +131,7 @@ class Proximal(Evolve):
 
     def explored(self) -> Points:
         """What walks come by that was not tried yet, the fastest predicted first. The actors learn from them."""
-        ancestors = self.rows[np.argsort(self.seconds, kind="stable")[:ANCESTORS]]
-        rows = np.concatenate([ancestors, self.built, self.space.random(POPULATION, self.rng)])
-        rows = np.unique(rows, axis=0)
+        rows = np.unique(self.beginning(), axis=0)
         seconds = self.residual.predict(rows)
         visited, predicted = [rows], [seconds]
         best = np.argsort(seconds, kind="stable")[:WALKERS]

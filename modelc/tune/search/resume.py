@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from modelc.database import Conditions, Database, Record
-from modelc.database.compare import apart, comparable
+from modelc.database.compare import apart, comparable, untuned_key
 from modelc.errors import MISFIT
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
@@ -20,7 +21,15 @@ ELSEWHERE, EACH = 256, 24  # records of other Tasks that a cost is learned from 
 COMPARED = 8  # records of a Task, below which they say little about which is faster
 AGAIN = 2  # Candidates of a Task that are measured again, because nothing compares them with the untuned one
 
-RecordedCandidate = tuple[Candidate, Individual | None]  # a Candidate, and the point that it is
+
+@dataclass
+class _Known:
+    """Of one Subject: by their keys the Candidates that there are records of, each with the point that it is; those
+    that its explorer was told of; and how many records that were."""
+
+    candidates: dict[str, tuple[Candidate, Individual | None]] = field(default_factory=dict)
+    learnt: set[str] = field(default_factory=set)
+    count: int = 0
 
 
 @dataclass
@@ -30,9 +39,7 @@ class Memory:
 
     database: Database
     conditions: Callable[[Task, int], Conditions]
-    candidates: dict[str, dict[str, RecordedCandidate]] = field(default_factory=dict)  # by keys: the Subject's, theirs
-    learnt: dict[str, set[str]] = field(default_factory=dict)  # by each explorer, of what others measured
-    counts: dict[str, int] = field(default_factory=dict)  # of records that each Subject was told of
+    known: defaultdict[str, _Known] = field(default_factory=lambda: defaultdict(_Known))  # by the Subject's key
 
     def add(
         self, subject: Subject, candidate: Candidate, individual: Individual | None, measurement: Measurement
@@ -40,13 +47,14 @@ class Memory:
         """Writes one measurement down, before anything else is done with it."""
         task, untuned = subject.task, candidate is subject.untuned
         record = record_of(task, self.conditions(task, subject.cold_bytes), candidate, individual, measurement, untuned)
-        self.counts[subject.key] = self.counts.get(subject.key, 0) + self.database.add(task, record)
-        self.candidates.setdefault(subject.key, {})[record.key] = candidate, individual
+        known = self.known[subject.key]
+        known.count += self.database.add(task, record)
+        known.candidates[record.key] = candidate, individual
 
     def refresh(self, subject: Subject) -> None:
         """Tells a Subject what other tuners have added since."""
         conditions = self.conditions(subject.task, subject.cold_bytes)
-        if self.database.count(subject.task.hash, conditions) != self.counts.get(subject.key, 0):
+        if self.database.count(subject.task.hash, conditions) != self.known[subject.key].count:
             self._recalled(subject, self._records(subject))
 
     def recall(self, subjects: Sequence[Subject], scheduler: Scheduler, done: Collection[str] = ()) -> int:
@@ -78,8 +86,8 @@ class Memory:
     def _records(self, subject: Subject) -> list[Record]:
         """The records of a Subject's Task whose Candidates it knows then."""
         conditions = self.conditions(subject.task, subject.cold_bytes)
-        candidates = self.candidates.setdefault(subject.key, {})
-        self.counts[subject.key] = self.database.count(subject.task.hash, conditions)  # before: others may add more
+        known, candidates = self.known[subject.key], self.known[subject.key].candidates
+        known.count = self.database.count(subject.task.hash, conditions)  # before: others may add more
         records = list(self.database.records(subject.task.hash, conditions))
         for record in records:
             if record.key not in candidates:
@@ -92,7 +100,7 @@ class Memory:
 
     def _recalled(self, subject: Subject, records: Sequence[Record]) -> list[float]:
         """Tells a Subject what is known of its Task; the best seconds after each round of that."""
-        candidates, learnt = self.candidates.setdefault(subject.key, {}), self.learnt.setdefault(subject.key, set())
+        candidates, learnt = self.known[subject.key].candidates, self.known[subject.key].learnt
         own = {candidate.key for candidate, _ in subject.measured}
         scaled = sorted(comparable(records, subject.untuned.key).values(), key=lambda pair: pair[0].measured_at)
         others = [(record.key, m) for record, m in scaled if record.untuned or record.key not in own]
@@ -111,9 +119,8 @@ def examples_of(space: Space, records: Sequence[Record], most: int | None = None
     """Records of one Task under equal conditions as a cost is learned from them: the good ones that lie on points of
     Sketches and were measured by turns with the untuned Candidate; at most so many, evenly over their times; none where
     there are fewer than COMPARED."""
-    anchors = [record.key for record in records if record.untuned]
-    anchors = anchors or [record.key for record in records if record.measurement.ok]
-    scaled = list(comparable(records, anchors[-1]).values()) if anchors else []
+    anchor = untuned_key(records) or next((record.key for record in reversed(records) if record.measurement.ok), "")
+    scaled = list(comparable(records, anchor).values())
     scaled.sort(key=lambda pair: pair[1].relative)
     taken = [(individual_of(space, r), m) for r, m in scaled[:: -(-len(scaled) // most) if most else 1]]
     points = [(individual, m) for individual, m in taken if individual is not None]
@@ -132,20 +139,20 @@ def record_of(
     untuned: bool,
 ) -> Record:
     """A measurement as a database keeps it; `individual` is the Candidate's point, if it is one."""
-    if individual is None:
-        return Record.of(task.hash, conditions, candidate, measurement, untuned)
-    knobs = individual.sketch.recorded(individual.point)
-    return Record.of(task.hash, conditions, candidate, measurement, untuned, individual.sketch.name, knobs)
+    point = ("", {}) if individual is None else (individual.sketch.name, individual.knobs)
+    return Record.of(task.hash, conditions, candidate, measurement, untuned, *point)
 
 
 def individual_of(space: Space, record: Record) -> Individual | None:
     """The point of `space` that a record is of; None where its Candidate is no point there."""
-    for sketch in space.sketches:
+    for number, sketch in enumerate(space.sketches):
         if sketch.name == record.sketch:
             try:
                 point = sketch.point(record.knobs)
             except MISFIT:
                 continue
-            if sketch.legal(point[None, :])[0] and (candidate := sketch.candidate(point)).key == record.key:
-                return Individual(sketch, point, candidate)
+            if sketch.legal(point[None, :])[0]:
+                individual = space.individual(space.rows(number, point[None, :])[0])
+                if individual.candidate.key == record.key:
+                    return individual
     return None

@@ -33,7 +33,7 @@ class Work:
     """What is known of one Task beforehand: `seconds` that it is estimated to take; its `operations`; Tasks of equal
     `likeness` are similar; `floor`, the seconds of its roofline (0: not known)."""
 
-    seconds: float
+    seconds: float = 0.0
     operations: float = 1.0
     likeness: Hashable = None
     floor: float = 0.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -41,12 +41,6 @@ class ModelStanding:
     ort_ratio: float | None = None
     leading: str = ""
 
-    @staticmethod
-    def of(model: str, predicted: float, untuned: float, beside: float, leading: str) -> ModelStanding:
-        """`beside` is ONNX Runtime's time over the untuned package's, end to end (0: not known)."""
-        ort_ratio = beside * untuned / predicted if beside and predicted else None
-        return ModelStanding(model, predicted, untuned, ort_ratio, leading)
-
 
 @dataclass(frozen=True)
 class Standing:
@@ -66,91 +60,83 @@ class Standing:
     tasks: tuple[TaskStanding, ...]
     stage: str = "loops"
 
-    @property
-    def current(self) -> TaskStanding:
-        return next(standing for standing in self.tasks if standing.task == self.task)
-
     def to_json(self) -> dict[str, Any]:
         """With the Task of the round alone."""
         fields = asdict(self)
-        del fields["tasks"]
-        return fields | asdict(self.current)
+        own: dict[str, Any] = next(task for task in fields.pop("tasks") if task["task"] == self.task)
+        return fields | own
 
 
+@dataclass
 class Watch:
-    """Remembers when each of `subjects` was last improved, in an earlier `stage` too. `names` are for people, by the
-    Subject's key; `models` are in the order of the objective's weights, and so are `beside`, ONNX Runtime's time over
-    the untuned package's, end to end (0: not known), and what their `alternatives` have otherwise."""
+    """Remembers when each Task was last improved. `models` are in the order of the objective's weights, and so are
+    `beside`, ONNX Runtime's time over the untuned package's, end to end (0: not known)."""
 
-    def __init__(
+    budget: Budget
+    models: Sequence[str]
+    beside: Sequence[float] = ()
+    gains: dict[str, float] = field(default_factory=dict)  # by the Subject's key
+    improved: dict[str, float] = field(default_factory=dict)  # likewise
+
+    def begin(self, subjects: Sequence[Subject]) -> None:
+        """What a stage begins with is no improvement."""
+        self.gains = {subject.key: subject.gain for subject in subjects}
+
+    def after(
         self,
+        moment: Moment,
+        subject: Subject,
         subjects: Sequence[Subject],
-        names: Mapping[str, str],
         scheduler: Scheduler,
-        budget: Budget,
-        models: Sequence[str] = ("",),
-        beside: Sequence[float] = (),
         alternatives: Sequence[str] = ("",),
         stage: str = "loops",
-        earlier: Watch | None = None,
-    ) -> None:
-        self.models, self.alternatives, self.stage = tuple(models), tuple(alternatives), stage
-        self.beside = tuple(beside) or (0.0,) * len(self.models)
-        self.subjects, self.names, self.scheduler, self.budget = subjects, names, scheduler, budget
-        self._gains = {subject.key: subject.gain for subject in subjects}
-        self._improved: dict[str, float] = {} if earlier is None else dict(earlier._improved)
-
-    def after(self, moment: Moment, subject: Subject) -> Standing:
-        """How everything stands after a round of `subject`."""
-        gain = subject.gain
-        if gain > self._gains[subject.key]:
-            self._improved[subject.key] = moment.seconds
-        self._gains[subject.key] = gain
-        best = self.scheduler.seconds
-        gains = np.array([self._gains[watched.key] for watched in self.subjects])
-        weights, leading = self.scheduler.objective.weights, self.scheduler.leading()
-        predicted = list(map(float, self.scheduler.predicted()))
-        untuned = list(map(float, (weights.each @ (best * gains))[list(weights.first)]))
-        within = [
-            {self.models[owner] for owner, often in zip(weights.owners, column, strict=True) if often}
-            for column in weights.each.T
-        ]
-        shares = self.scheduler.slopes() * best
+    ) -> Standing:
+        """How everything stands after a round of one of `subjects`; `alternatives` say what is otherwise in each."""
+        gain, seconds, budget = subject.gain, moment.seconds, self.budget
+        if gain > self.gains[subject.key]:
+            self.improved[subject.key] = seconds
+        self.gains[subject.key] = gain
+        best, gains = scheduler.seconds, np.array([self.gains[each.key] for each in subjects])
+        weights = scheduler.objective.weights
+        predicted = scheduler.predicted().tolist()
+        untuned = (weights.each @ (best * gains))[list(weights.first)].tolist()
+        shares = scheduler.slopes() * best
         shares = shares / (shares.sum() or 1.0)
+        models = [
+            ModelStanding(model, now, before, beside * before / now if beside and now else None, alternatives[leading])
+            for model, now, before, beside, leading in zip(
+                self.models,
+                predicted,
+                untuned,
+                self.beside or (0.0,) * len(self.models),
+                scheduler.leading(),
+                strict=True,
+            )
+        ]
         tasks = [
             TaskStanding(
-                watched.key,
-                self.names[watched.key],
-                tuple(name for name in self.models if name in within[k]),
-                float(shares[k]),
-                float(best[k]),
-                float(gains[k]),
-                len(watched.measured),
-                self._improved.get(watched.key),
-                self.scheduler.roofline(k),
+                each.key,
+                each.name,
+                tuple(self.models[k] for k in sorted({weights.owners[row] for row in np.flatnonzero(often)})),
+                float(share),
+                float(own),
+                self.gains[each.key],
+                len(each.measured),
+                self.improved.get(each.key),
+                scheduler.roofline(k),
             )
-            for k, watched in enumerate(self.subjects)
+            for k, (each, often, share, own) in enumerate(zip(subjects, weights.each.T, shares, best, strict=True))
         ]
-        budget, spent = self.budget, moment.seconds
         return Standing(
             task=subject.key,
-            seconds=round(spent, 3),
-            seconds_left=None if budget.seconds == np.inf else max(0.0, round(budget.seconds - spent, 3)),
+            seconds=round(seconds, 3),
+            seconds_left=None if budget.seconds == np.inf else max(0.0, round(budget.seconds - seconds, 3)),
             trials=moment.trials,
             trials_left=None if budget.trials == np.inf else int(budget.trials) - moment.trials,
-            trials_per_second=moment.trials / max(spent - moment.preparing, 1e-9),
+            trials_per_second=moment.trials / max(seconds - moment.preparing, 1e-9),
             predicted_seconds=sum(predicted),
             untuned_seconds=sum(untuned),
-            each=tuple(
-                map(
-                    ModelStanding.of,
-                    self.models,
-                    predicted,
-                    untuned,
-                    self.beside,
-                    (self.alternatives[k] for k in leading),
-                )
-            ),
+            each=tuple(models),
             tasks=tuple(sorted(tasks, key=lambda standing: -standing.share)),
-            stage=self.stage,
+            stage=stage,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ from modelc.ir.candidate import Candidate
 from modelc.measure.measurement import Measurement
 from modelc.tune.search.evolve import Explorer
 from modelc.tune.search.population import Individual
-from modelc.tune.search.scheduler import Scheduler
+from modelc.tune.search.scheduler import Scheduler, Work
 
 BATCH = 16
 LEAST_TAKEN = 1e-3  # seconds that a measurement takes at the least
@@ -58,8 +58,8 @@ class Budget:
 
 @dataclass
 class Subject:
-    """One Task under tuning: its name among others, itself, the Candidate that it has without tuning, what explores it.
-    It is measured as among `cold_bytes` of parameters.
+    """One Task under tuning: its key among others, itself, the Candidate that it has without tuning, what explores it.
+    It is measured as among `cold_bytes` of parameters; `name` is for people; `work` is known of it beforehand.
 
     `earlier` is what other sessions measured, by turns with the untuned Candidate or on its scale; `again` what they
     found fastest beside something else, which is worth another measurement."""
@@ -69,6 +69,8 @@ class Subject:
     untuned: Candidate
     explorer: Explorer
     cold_bytes: int = 0
+    name: str = ""
+    work: Work = field(default_factory=Work)
     measured: list[tuple[Candidate, Measurement]] = field(default_factory=list)
     earlier: Sequence[tuple[Candidate, Measurement]] = ()
     again: Sequence[tuple[Candidate, Individual | None]] = ()
@@ -130,16 +132,17 @@ class Subject:
 
 
 class Measure(Protocol):
-    """What measures Candidates. While at most `ahead` are on their way, more are worth proposing."""
+    """What a Measurer and a Cluster are: they measure Candidates. While at most `lead` are on their way, more are worth
+    proposing."""
 
-    ahead: int
+    @property
+    def lead(self) -> int: ...
 
-    def submit(self, subject: Subject, candidate: Candidate, verify: bool) -> int:
-        """Takes a Candidate; the number by which result() calls it. To `verify`: before it runs, as it is no point of a
-        Space."""
+    def subject(self, task: Task, cold_bytes: int) -> Any: ...
 
-    def result(self) -> tuple[int, Measurement]:
-        """One of those that were submitted, when the next is measured."""
+    def submit(self, subject: Any, candidate: Candidate, *, verify: bool) -> int: ...
+
+    def results(self) -> Iterator[tuple[int, Measurement]]: ...
 
 
 class Records(Protocol):
@@ -213,24 +216,6 @@ class Tuned:
         return replace(self, log=tuple(replace(moment, predicted=moment.networks[network]) for moment in self.log))
 
 
-def tune_tasks(
-    subjects: Sequence[Subject],
-    scheduler: Scheduler,
-    measure: Measure,
-    budget: Budget,
-    records: Records | None = None,
-    progress: Callable[[Moment, Subject], None] | None = None,
-    batch: int = BATCH,
-    before: Tuned | None = None,
-    last: bool = True,
-) -> Tuned:
-    """Rounds until the budget is spent, no Task can pay for another round, `records` cannot be kept any more (a full
-    disk), or Ctrl-C. What is measured until then counts. The scheduler has a Work for each of `subjects`, in their
-    order. What went `before` this, with the same Subjects or others, counts against the budget. Where this is not the
-    `last` of `measure`, what is on its way at the end is waited for."""
-    return _Session(subjects, scheduler, measure, budget, records, progress, batch, before).run(last)
-
-
 @dataclass
 class _Round:
     """Candidates of one Task on their way: `open` are not measured yet; `learnt` are measured, and the explorer has not
@@ -243,52 +228,52 @@ class _Round:
     learnt: list[tuple[Individual, Measurement]] = field(default_factory=list)
 
 
-class _Session:
-    """Rounds that overlap: while the last candidates of one are measured, the next is proposed."""
+@dataclass
+class Search:
+    """Rounds that overlap: while the last candidates of one are measured, the next is proposed. The scheduler has the
+    Work of each of `subjects`, in their order. What went `before` this counts against the budget."""
 
-    def __init__(
-        self,
-        subjects: Sequence[Subject],
-        scheduler: Scheduler,
-        measure: Measure,
-        budget: Budget,
-        records: Records | None,
-        progress: Callable[[Moment, Subject], None] | None,
-        batch: int,
-        before: Tuned | None,
-    ) -> None:
-        self.subjects, self.scheduler, self.measure, self.budget = subjects, scheduler, measure, budget
-        self.records, self.progress, self.batch = records, progress, batch
-        self.start = time.monotonic() - (before.seconds if before else 0.0)
-        self.deadline = self.start + budget.seconds
-        self.searching = before.searching if before else 0.0
-        self.preparing = before.preparing if before else 0.0
-        self.log = list(before.log) if before else []
-        self.trials = before.trials if before else 0
+    subjects: Sequence[Subject]
+    scheduler: Scheduler
+    measure: Measure
+    budget: Budget
+    records: Records | None = None
+    progress: Callable[[Moment, Subject], None] | None = None
+    batch: int = BATCH
+    before: Tuned = field(default_factory=lambda: Tuned.prepared(0.0))
+
+    def __post_init__(self) -> None:
+        self.start = time.monotonic() - self.before.seconds
+        self.deadline = self.start + self.budget.seconds
+        self.searching, self.trials, self.log = self.before.searching, self.before.trials, list(self.before.log)
         self.rounds: list[_Round] = []
         self.waiting: dict[int, tuple[_Round, Candidate, Individual | None]] = {}
         self.begun: set[int] = set()
 
-    def run(self, last: bool) -> Tuned:
+    def run(self, last: bool = True) -> Tuned:
+        """Rounds until the budget is spent, no Task can pay for another round, `records` cannot be kept any more (a
+        full disk), or Ctrl-C. What is measured until then counts. Where this is not the `last` of `measure`, what is on
+        its way at the end is waited for."""
         ended, trouble = "budget", ""
         try:
             while time.monotonic() < self.deadline:
-                while len(self.waiting) <= self.measure.ahead and self._begin():
+                while len(self.waiting) <= self.measure.lead and self._begin():
                     pass
                 if not self.waiting:
                     ended = "budget" if self.trials >= self.budget.trials else "nothing left"
                     break
-                self._take(*self.measure.result())
+                self._take(*next(self.measure.results()))
             while self.waiting and not last:
-                self._take(*self.measure.result())
+                self._take(*next(self.measure.results()))
         except KeyboardInterrupt:
             ended = "interrupted"
         except DatabaseError as error:
             ended, trouble = "database", str(error)
         for begun_round in [begun_round for begun_round in self.rounds if begun_round.learnt]:
             self._close(begun_round)
-        seconds, subjects, log = time.monotonic() - self.start, tuple(self.subjects), tuple(self.log)
-        return Tuned(subjects, log, self.trials, seconds, ended, self.searching, self.preparing, trouble)
+        seconds, preparing = time.monotonic() - self.start, self.before.preparing
+        found = tuple(self.subjects), tuple(self.log), self.trials
+        return Tuned(*found, seconds, ended, self.searching, preparing, trouble)
 
     def _begin(self) -> bool:
         """Another round, if there is a Task and a budget for one."""
@@ -297,31 +282,32 @@ class _Session:
         if asked < 1 or time.monotonic() >= self.deadline:
             return False
         takes = None if math.isinf(self.budget.seconds) else [subject.takes for subject in self.subjects]
-        number = self.scheduler.next({begun_round.number for begun_round in self.rounds if begun_round.first}, takes)
-        if number is None:
+        task = self.scheduler.next({begun_round.number for begun_round in self.rounds if begun_round.first}, takes)
+        if task is None:
             return False
-        subject = self.subjects[number]
+        subject = self.subjects[task]
         for begun_round in self.rounds:
-            if begun_round.number == number:
+            if begun_round.number == task:
                 self._learn(begun_round)
         if self.records is not None:
             self.records.refresh(subject)
-        first = number not in self.begun and not subject.measured
-        self.begun.add(number)
+        first = task not in self.begun and not subject.measured
+        self.begun.add(task)
         batch = _batch(subject, asked, first)
-        new_round = _Round(number, len(batch) < asked, first, len(batch))
+        new_round = _Round(task, len(batch) < asked, first, len(batch))
         self.rounds.append(new_round)
+        measured = self.measure.subject(subject.task, subject.cold_bytes)
         for candidate, individual in batch:
-            name = self.measure.submit(subject, candidate, verify=individual is None)
-            self.waiting[name] = new_round, candidate, individual
+            number = self.measure.submit(measured, candidate, verify=individual is None)
+            self.waiting[number] = new_round, candidate, individual
         self.searching = spent + time.thread_time() - before
         if not batch:
             self._close(new_round)
         return True
 
-    def _take(self, name: int, measurement: Measurement) -> None:
+    def _take(self, number: int, measurement: Measurement) -> None:
         """What became of one candidate."""
-        its_round, candidate, individual = self.waiting.pop(name)
+        its_round, candidate, individual = self.waiting.pop(number)
         subject = self.subjects[its_round.number]
         subject.measured.append((candidate, measurement))
         self.trials += 1
@@ -348,7 +334,8 @@ class _Session:
             ended_round.number, subject.seconds or float(scheduler.seconds[ended_round.number]), ended_round.exhausted
         )
         networks = tuple(map(float, scheduler.predicted()))
-        moment = Moment(time.monotonic() - self.start, self.trials, sum(networks), networks, self.preparing)
+        seconds = time.monotonic() - self.start
+        moment = Moment(seconds, self.trials, sum(networks), networks, self.before.preparing)
         self.log.append(moment)
         if self.progress is not None:
             self.progress(moment, subject)

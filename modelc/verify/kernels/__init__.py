@@ -6,18 +6,17 @@ samples.py   which elements are looked at
 meaning.py   what they should be: by the imported nodes, or by the Task's Blocks
 rounding.py  numbers with what rounding may have done to them
 machine.py   the arithmetic of a kernel: each result rounded, sums in the order of its loops
-order.py     that order, by the loops of a Candidate
 elements.py  elements that were computed, and points that they are computed at
 inverse.py   which points of a Block write an element
 products.py  contractions of scattered samples
 demand.py    some elements of what Blocks compute, by one of these arithmetics
-blueprint.py how a variant of a package was made
+blueprint.py how a variant of a package was made; in which order its kernels add up
 imported.py  its constants beside those of the ONNX file
 constants.py params.bin, unpacked, beside the model's constants
 schedule.py  what Tasks mean beside the imported nodes, in float64
 computed.py  what a kernel wrote beside what its arithmetic makes of what it read
 reading.py   numbers beside what is expected, and the verdict
-shadow.py    what was written so far: what is read has to be that
+memory.py    what was written so far: what is read has to be that
 judge.py     the verdict on every call
 report.py    what was found
 """

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from modelc.ir.expr import DTYPES
 from modelc.ir.program import BoundTask
-from modelc.partition.half_sums import half_sum
+from modelc.partition.narrow_products import half_sum
 from modelc.partition.precision import rounded_values
 from modelc.space.rules.derivation import constant_data, rounding_error
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled

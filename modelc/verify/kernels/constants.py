@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from modelc.ir.block import Buffer
 from modelc.ir.graph import Graph
 from modelc.ir.program import BoundTask, Placed, Program
-from modelc.package.link import PARAMS
 from modelc.package.spec import Plan
 from modelc.passes.flush_subnormals import subnormals
 from modelc.plan.program import stored_constant
+from modelc.runtime.files import PARAMS
 from modelc.verify.kernels.blueprint import Scheduled
 from modelc.verify.kernels.calls import Use
 from modelc.verify.kernels.stored import logical

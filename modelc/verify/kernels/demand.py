@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -17,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, OpaqueBlock
-from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, conjunction, loads, operations
-from modelc.ir.interpret import evaluate
-from modelc.partition.half_sums import SMALLEST
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, conjunction, loads, operations
+from modelc.ir.interpret import evaluate, walked
+from modelc.partition.narrow_products import SMALLEST
 from modelc.verify.kernels.elements import (
     GRID,
     Memory,
@@ -300,7 +301,7 @@ class Evaluator:
     def _values(self, e: Expr, env: Mapping[str, Array], count: int, order: Order) -> Rounded:
         """`e` at `count` points."""
         self._spend(count)
-        made = self._evaluate(e, env, order, {})
+        (made,) = self._evaluate([e], env, order)
         return Rounded(*broadcast(made, (count,)))
 
     def _spend(self, points: int) -> None:
@@ -308,34 +309,10 @@ class Evaluator:
         if self.spent > self.budget:
             raise CannotSay("it would take too long")
 
-    def _evaluate(self, e: Expr, env: Mapping[str, Array], order: Order, shared: dict[Expr, Rounded]) -> Rounded:
-        """`e` at the points of `env`; operands first, on a stack, for chains of maps are long."""
-        stack = [e]
-        while stack:
-            top = stack[-1]
-            operands = _operands(top)
-            if pending := [a for a in operands if a not in shared]:
-                stack += pending
-                continue
-            stack.pop()
-            if top not in shared:
-                shared[top] = self._one(top, env, order, shared)
-        return shared[e]
-
-    def _one(self, e: Expr, env: Mapping[str, Array], order: Order, shared: Mapping[Expr, Rounded]) -> Rounded:
-        """`e`, whose operands are there."""
-        if isinstance(e, Var):
-            return Rounded(env[e.name], "int64")
-        if isinstance(e, Const):
-            return self._constant(e)
-        if isinstance(e, Load):
-            made = self._load(e, order, [shared[i] for i in e.indices])
-        else:
-            direct = _direct(e)
-            made = self.definitions.analysis.operate(direct, [shared[a] for a in direct.args])
-            made = self._contracted(direct, made, shared)
-        self.work += OPERATION + made.value.size
-        return made
+    def _evaluate(self, body: Sequence[Expr], env: Mapping[str, Array], order: Order) -> list[Rounded]:
+        """Expressions at the points of `env`."""
+        points = {name: Rounded(values, "int64") for name, values in env.items()}
+        return walked(body, points, self._constant, partial(self._load, order), self._operate, _operands)
 
     def _real(self, numbers: Rounded) -> Rounded:
         """Numbers that stand for real ones, of a computation in float64; a machine takes them as they are."""
@@ -350,13 +327,16 @@ class Evaluator:
         few_digits = is_float(e.dtype) and has_digits_of(constant.value, "float16").all()
         return constant if few_digits else self._real(constant)
 
-    def _contracted(self, e: Op, made: Rounded, shared: Mapping[Expr, Rounded]) -> Rounded:
-        """A sum or difference of a machine, of whose operands products may not have been rounded."""
-        machine = self.definitions.analysis
-        if isinstance(machine, Machine) and e.name in ("add", "sub") and is_float(made.dtype):
-            for a in e.args:
-                if self._may_be_product(a):
-                    made = machine.contracting(made, shared[a].value)
+    def _operate(self, e: Op, args: list[Rounded]) -> Rounded:
+        """An operation, of a machine with what is open where operands of a sum or difference may be products that are
+        not rounded."""
+        direct, analysis = _direct(e), self.definitions.analysis
+        made = analysis.operate(direct, args)
+        if isinstance(analysis, Machine) and direct.name in ("add", "sub") and is_float(made.dtype):
+            for operand, number in zip(direct.args, args, strict=True):
+                if self._may_be_product(operand):
+                    made = analysis.contracting(made, number.value)
+        self.work += OPERATION + made.value.size
         return made
 
     def _may_be_product(self, e: Expr) -> bool:
@@ -368,7 +348,7 @@ class Evaluator:
         maps = (b for _, b in self.definitions.writers(e.buffer) if isinstance(b, Block) and b.aggregation == "assign")
         return any(isinstance(body, Op) and self._may_be_product(body) for block in maps for body in block.body)
 
-    def _load(self, e: Load, order: Order, places: Sequence[Rounded]) -> Rounded:
+    def _load(self, order: Order, e: Load, places: list[Rounded]) -> Rounded:
         dtype, shape = self.definitions.buffer(e.buffer)
         if not all(shape):
             return exact(np.zeros((), DTYPES[dtype]), dtype)
@@ -385,6 +365,7 @@ class Evaluator:
         if moved:  # where it is read is not certain
             bias = np.where(sum(moved) > 0, np.inf, 0.0 if made.bias is None else made.bias)
             made = replace(made, bias=np.broadcast_to(bias, made.value.shape))
+        self.work += OPERATION + made.value.size
         return made
 
     # --- reductions -----------------------------------------------------------------------------------------------
@@ -416,14 +397,14 @@ class Evaluator:
         body = block.body[number]
         if self._is_fused(block):
             assert isinstance(body, Op) and isinstance(self.definitions.analysis, Machine)
-            shared: dict[Expr, Rounded] = {}
-            made = self.definitions.analysis.product([self._evaluate(a, env, order, shared) for a in body.args])
+            made = self.definitions.analysis.product(self._evaluate(body.args, env, order))
         else:
-            made = self._evaluate(body, env, order, {})
+            (made,) = self._evaluate([body], env, order)
         terms = Rounded(*broadcast(made, shape))
         if not block.where:
             return terms, False
-        holds = Rounded(*broadcast(self._evaluate(conjunction(block.where), env, order, {}), shape))
+        (holds,) = self._evaluate([conjunction(block.where)], env, order)
+        holds = Rounded(*broadcast(holds, shape))
         if holds.bias is not None:
             raise CannotSay(f"what {block.name} adds up is not certain")
         inside = holds.value.astype(bool)
@@ -490,9 +471,10 @@ class Evaluator:
             env = {name: rows.rows[:, k, None] for k, name in enumerate(rows.names)} | dict(reduced)
             shape = (len(rows.rows), depth)
             self._spend(prod(shape))
-            side = Rounded(*broadcast(self._evaluate(factor, env, order, {}), shape))
+            (side,) = self._evaluate([factor], env, order)
+            side = Rounded(*broadcast(side, shape))
             if guard is not None:
-                holds = self._evaluate(guard, env, order, {})
+                (holds,) = self._evaluate([guard], env, order)
                 if not holds.exact:
                     return None
                 inside = np.broadcast_to(holds.value, shape)

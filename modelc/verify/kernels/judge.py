@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import DTYPES
 from modelc.ir.program import BoundTask, Program
-from modelc.package.link import PARAMS
 from modelc.package.spec import Plan
+from modelc.runtime.files import PARAMS
 from modelc.verify.compare import differences, unsettled
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 from modelc.verify.kernels.calls import KernelCall, Use
@@ -34,12 +34,12 @@ from modelc.verify.kernels.constants import wrong_constants, wrongly_imported
 from modelc.verify.kernels.inverse import CannotSay
 from modelc.verify.kernels.machine import Machine
 from modelc.verify.kernels.meaning import Imported, channels_of, every_graph
+from modelc.verify.kernels.memory import ExpectedMemory
 from modelc.verify.kernels.reading import UNEXPLAINED, Explanation, Reading
 from modelc.verify.kernels.report import KernelReport, Silence
 from modelc.verify.kernels.rounding import PLACES
 from modelc.verify.kernels.samples import Effort, chosen, telling
 from modelc.verify.kernels.schedule import Cut, Scheduling
-from modelc.verify.kernels.shadow import Shadow
 from modelc.verify.kernels.stored import in_model
 
 Array = NDArray[Any]
@@ -71,7 +71,7 @@ class Judge:
     _writers: dict[str, tuple[KernelCall, str]] = field(default_factory=dict)  # of those that kernels wrote
     _assembled: dict[str, tuple[BoundTask, Array]] = field(default_factory=dict)  # read whole, and written in parts
     _bytes: int = 0
-    _shadows: dict[int, Shadow] = field(default_factory=dict)  # by the Program's identity
+    _memories: dict[int, ExpectedMemory] = field(default_factory=dict)  # by the Program's identity
     _channels: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
     _compared: bool = False  # whether all constants of the package were
     _first: dict[str, int] = field(default_factory=dict)  # by a Task's hash, the BoundTask judged first: its identity
@@ -106,7 +106,7 @@ class Judge:
 
     def begin(self, feed: Mapping[str, Array]) -> None:
         """A run on these inputs begins; states are none of them."""
-        self._given, self._writers, self._assembled, self._bytes, self._shadows = dict(feed), {}, {}, 0, {}
+        self._given, self._writers, self._assembled, self._bytes, self._memories = dict(feed), {}, {}, 0, {}
         self._usable = {}
         self._evicted = False
         self.runs += 1
@@ -114,19 +114,19 @@ class Judge:
         for name, array in feed.items():
             place = program.values[name] if name in program.inputs else None
             if place is not None and (place.shape, DTYPES[place.dtype]) == (array.shape, array.dtype):
-                self._shadow(program).write(name, array.tobytes())
+                self._memory(program).write(name, array.tobytes())
 
-    def _shadow(self, program: Program) -> Shadow:
-        return self._shadows.setdefault(id(program), Shadow(program.values))
+    def _memory(self, program: Program) -> ExpectedMemory:
+        return self._memories.setdefault(id(program), ExpectedMemory(program.values))
 
     def look(self, call: KernelCall) -> None:
         """Judges one call, and remembers what it wrote."""
         bound, program = call.use.bound, call.use.program
         report = KernelReport(bound.task.name, bound.task.nodes, calls=1)
-        shadow = self._shadow(program)
-        shadow.at_call(call.number)
+        memory = self._memory(program)
+        memory.at_call(call.number)
         for buffer, data in call.read_bytes.items():
-            if not shadow.holds(bound.values[buffer], data):
+            if not memory.holds(bound.values[buffer], data):
                 sentence = "is read as something else than what was written there before"
                 report = report.with_fault(bound.values[buffer], sentence)
         key = (program.name, bound.task.name)
@@ -145,12 +145,12 @@ class Judge:
     def end(self, outputs: Mapping[str, Array]) -> None:
         """A run has ended with these outputs, which have to be what kernels wrote there."""
         program = self.blueprint.program
-        shadow = self._shadow(program)
+        memory = self._memory(program)
         writers = {program.values[name].root: bound for bound in program.tasks for name in bound.outputs}
         for name, array in outputs.items():
             writer = writers.get(program.values[name].root) if name in program.values else None
             whole = writer is not None and program.values[name].shape == array.shape
-            if writer is not None and whole and not shadow.holds(name, array.tobytes()):
+            if writer is not None and whole and not memory.holds(name, array.tobytes()):
                 self._fault(program, writer, name, "is something else at the end of the run than what was written")
 
     def _fault(self, program: Program, bound: BoundTask, value: str, sentence: str) -> None:
@@ -161,9 +161,9 @@ class Judge:
     def remember(self, call: KernelCall) -> None:
         """Takes what one call wrote for what is there from now on."""
         bound, program = call.use.bound, call.use.program
-        shadow = self._shadow(program)
+        memory = self._memory(program)
         for buffer, data in call.wrote_bytes.items():
-            shadow.write(bound.values[buffer], data)
+            memory.write(bound.values[buffer], data)
             if program is self.blueprint.program:
                 self._remember(call, buffer, call.wrote[buffer])
         if program is self.blueprint.program:
@@ -173,7 +173,7 @@ class Judge:
                 if new and self._bytes + array.nbytes <= REMEMBERED_BYTES:
                     self._assembled[name] = bound, array
                     self._bytes += array.nbytes
-        shadow.forget(self._last_reads.get(id(bound), ()))
+        memory.forget(self._last_reads.get(id(bound), ()))
 
     def _remember(self, call: KernelCall, buffer: str, array: Array) -> None:
         name = call.use.bound.values[buffer]
@@ -323,7 +323,7 @@ class Judge:
         """Where the model is cut before what a call wrote to `buffer`: at the values that kernels read and wrote; None
         where it is none of the model's."""
         name = call.use.bound.values[buffer]
-        imported = next((g for g in self._graphs if name in g.computed), None)
+        imported = next((g for g in self._graphs if name in g.producers), None)
         if imported is None:
             return None
         given = dict(self._given) if imported is self._graphs[0] else {}

@@ -7,7 +7,7 @@ rules of a schedule they say how much more minimal filtering and Strassen's prod
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,8 @@ from modelc.errors import ModelError
 from modelc.ir.block import AnyBlock, Block, Buffer, Task
 from modelc.ir.control import CONTROL
 from modelc.ir.expr import Var
-from modelc.ir.graph import Graph
+from modelc.ir.graph import Graph, Value
+from modelc.ir.program import Placed
 from modelc.ops import MEANINGS, operator_of
 from modelc.ops.operator import written
 from modelc.verify.kernels.demand import Definitions, Order
@@ -28,12 +29,21 @@ Array = NDArray[Any]
 ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 
+Ordered = Sequence[tuple[Order, AnyBlock]]
+
+
+def writers_of(blocks: Ordered) -> dict[str, Ordered]:
+    """The Blocks that write each buffer."""
+    writers: dict[str, list[tuple[Order, AnyBlock]]] = {}
+    for order, block in blocks:
+        for name in dict.fromkeys(written(block)):
+            writers.setdefault(name, []).append((order, block))
+    return dict(writers)
+
+
 def of_task(task: Task, arrays: Mapping[str, Array], analysis: Analysis) -> Definitions:
     """The meaning of `task` where its inputs are `arrays`, by its buffers' names."""
-    writers: dict[str, list[tuple[Order, AnyBlock]]] = {}
-    for number, block in enumerate(task.blocks):
-        for name in written(block):
-            writers.setdefault(name, []).append(((number,), block))
+    writers = writers_of([((number,), block) for number, block in enumerate(task.blocks)])
 
     def buffer(name: str) -> tuple[str, tuple[int, ...]]:
         declared = task.buffer(name)
@@ -43,24 +53,46 @@ def of_task(task: Task, arrays: Mapping[str, Array], analysis: Analysis) -> Defi
 
 
 @dataclass
-class Imported:
-    """The nodes of an imported Graph as Blocks, each defined when it is asked for."""
+class Composed:
+    """Definitions by number, each of which is asked for when something needs it, as Blocks over common names: those of
+    values, and `number#name` for what is within a definition."""
 
-    graph: Graph
-    _producers: dict[str, int] = field(default_factory=dict)
-    _defined: dict[int, Sequence[tuple[Order, AnyBlock]]] = field(default_factory=dict)
-    _locals: dict[str, Buffer] = field(default_factory=dict)
-    _owner: dict[str, int] = field(default_factory=dict)
-    _tables: dict[str, Array] = field(default_factory=dict)
+    values: Mapping[str, Value] | Mapping[str, Placed]
+    producers: Mapping[str, int]  # of values, by number
+    locals: dict[str, Buffer] = field(default_factory=dict)
+    _defined: dict[int, dict[str, Ordered]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        for number, node in enumerate(self.graph.nodes):
-            self._producers |= dict.fromkeys((name for name in node.outputs if name), number)
+    def blocks(self, number: int) -> Sequence[AnyBlock]:
+        """A definition's Blocks. Raises CannotSay."""
+        raise NotImplementedError
 
-    @property
-    def computed(self) -> Mapping[str, int]:
-        """The values that nodes write, and which node of the Graph it is."""
-        return self._producers
+    def named(self, number: int, buffers: Iterable[Buffer]) -> dict[str, str]:
+        """The common names of what is within a definition."""
+        names = {buffer.name: f"{number}#{buffer.name}" for buffer in buffers}
+        self.locals |= {names[buffer.name]: buffer for buffer in buffers}
+        return names
+
+    def writers(self, name: str) -> Ordered:
+        number = int(name.partition("#")[0]) if name in self.locals else self.producers.get(name)
+        if number is None:
+            return ()
+        if number not in self._defined:
+            blocks = self.blocks(number)
+            self._defined[number] = writers_of([((number, k), block) for k, block in enumerate(blocks)])
+        return self._defined[number].get(name, ())
+
+    def buffer(self, name: str) -> tuple[str, tuple[int, ...]]:
+        value = self.locals.get(name) or self.values[name]
+        return value.dtype, value.shape
+
+
+class Imported(Composed):
+    """The nodes of an imported Graph as Blocks."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph.values, {x: k for k, node in enumerate(graph.nodes) for x in node.outputs if x})
+        self.graph = graph
+        self._tables: dict[str, Array] = {}
 
     def definitions(self, arrays: Mapping[str, Array], analysis: Analysis, roundoff: float = 0.0) -> Definitions:
         """The model's meaning where the values in `arrays` are given; kernels round numbers of float32 to `roundoff`
@@ -74,26 +106,14 @@ class Imported:
             value = self.graph.values.get(name)
             return value is not None and value.data is not None and value.data.size == 1
 
-        return Definitions(given, self._writers, self._buffer, MEANINGS, analysis, roundoff, is_single)
-
-    def _writers(self, name: str) -> Sequence[tuple[Order, AnyBlock]]:
-        number = self._producers.get(name, self._owner.get(name))
-        if number is None:
-            return ()
-        return [(order, block) for order, block in self._node(number) if name in written(block)]
-
-    def _buffer(self, name: str) -> tuple[str, tuple[int, ...]]:
-        value = self._locals.get(name) or self.graph.values[name]
-        return value.dtype, value.shape
+        return Definitions(given, self.writers, self.buffer, MEANINGS, analysis, roundoff, is_single)
 
     def table(self, name: str) -> Array | None:
         """A constant of the model, or one that an operator brings along."""
         value = self.graph.values.get(name)
         return self._tables.get(name) if value is None else value.data
 
-    def _node(self, number: int) -> Sequence[tuple[Order, AnyBlock]]:
-        if number in self._defined:
-            return self._defined[number]
+    def blocks(self, number: int) -> Sequence[AnyBlock]:
         node = self.graph.nodes[number]
         if node.op in CONTROL:
             raise CannotSay(f"{node.name!r} is control flow, whose kernels are judged by themselves")
@@ -105,14 +125,9 @@ class Imported:
             raise CannotSay(str(error)) from None
         names = {f"x{k}": x for k, x in enumerate(node.inputs) if x}
         names |= {f"y{k}": x for k, x in enumerate(node.outputs) if x}
-        for buffer in (*definition.locals, *(b for b, _ in definition.constants)):
-            names[buffer.name] = f"{number}#{buffer.name}"
-            self._locals[names[buffer.name]] = buffer
-            self._owner[names[buffer.name]] = number
+        names |= self.named(number, (*definition.locals, *(b for b, _ in definition.constants)))
         self._tables |= {names[buffer.name]: data for buffer, data in definition.constants}
-        blocks = [((number, k), block.renamed(names)) for k, block in enumerate(definition.blocks)]
-        self._defined[number] = blocks
-        return blocks
+        return [block.renamed(names) for block in definition.blocks]
 
 
 def every_graph(graph: Graph) -> Iterator[Graph]:

@@ -8,22 +8,21 @@ rounding.py); what passes computed in float32, a folded constant, may be off by 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.ir.block import AnyBlock, Buffer
+from modelc.ir.block import AnyBlock
 from modelc.ir.expr import DTYPES
 from modelc.ir.graph import Graph
-from modelc.ir.program import BoundTask, Program
+from modelc.ir.program import Program
 from modelc.ops import MEANINGS
-from modelc.ops.operator import written
 from modelc.verify.compare import differences
-from modelc.verify.kernels.demand import Definitions, Order
+from modelc.verify.kernels.demand import Definitions
 from modelc.verify.kernels.inverse import CannotSay
-from modelc.verify.kernels.meaning import ROUNDOFF, Imported
+from modelc.verify.kernels.meaning import ROUNDOFF, Composed, Imported
 from modelc.verify.kernels.report import OUT_OF_RANGE
 from modelc.verify.kernels.rounding import FINE, Analysis, Rounded, is_float
 from modelc.verify.kernels.stored import constant_of, elements_in_model
@@ -52,23 +51,13 @@ class Cut:
         return self.imported.definitions(self.values, analysis, ROUNDOFF.get(self.narrow, 0.0))
 
 
-Writers = Mapping[str, Sequence[tuple[Order, AnyBlock]]]
-
-
-@dataclass
-class Scheduling:
+class Scheduling(Composed):
     """The Tasks of `program` as one computation, by the names of its values."""
 
-    program: Program
-    graph: Graph
-    _producers: dict[str, int] = field(default_factory=dict)
-    _defined: dict[int, Writers] = field(default_factory=dict)
-    _locals: dict[str, Buffer] = field(default_factory=dict)
-    _constants: dict[str, Array] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for number, bound in enumerate(self.program.tasks):
-            self._producers |= dict.fromkeys(bound.outputs, number)
+    def __init__(self, program: Program, graph: Graph) -> None:
+        super().__init__(program.values, {x: k for k, bound in enumerate(program.tasks) for x in bound.outputs})
+        self.program, self.graph = program, graph
+        self._constants: dict[str, Array] = {}
 
     def definitions(self, arrays: Mapping[str, Array], analysis: Analysis) -> Definitions:
         """What the Tasks mean where the values in `arrays` are given, as they are stored in logical shape."""
@@ -77,7 +66,7 @@ class Scheduling:
             array = arrays.get(name)
             return self._constant(name) if array is None else array
 
-        return Definitions(given, self._writers, self._buffer, MEANINGS, analysis, stands_for_real=self._is_folded)
+        return Definitions(given, self.writers, self.buffer, MEANINGS, analysis, stands_for_real=self._is_folded)
 
     def _root(self, name: str) -> str:
         """The constant of the Program that a value is, or is a part of; "" for others."""
@@ -114,42 +103,16 @@ class Scheduling:
         overflows = bool(sentence) and cut.narrow == "float16" and not np.isfinite(schedule.value).all()
         return f"{sentence}; {OUT_OF_RANGE}" if overflows else sentence
 
-    def _writers(self, name: str) -> Sequence[tuple[Order, AnyBlock]]:
-        number = self._producers.get(name)
-        if number is None and name in self._locals:
-            number = int(name.partition("#")[0])
-        if number is None:
-            return ()
-        return self._task(number).get(name, ())
-
-    def _buffer(self, name: str) -> tuple[str, tuple[int, ...]]:
-        place = self.program.values.get(name) or self._locals[name]
-        return place.dtype, place.shape
-
-    def _task(self, number: int) -> Writers:
-        """The Blocks of a Task, by the value that they write."""
-        if number not in self._defined:
-            bound = self.program.tasks[number]
-            if bound.bodies:
-                raise CannotSay(f"{bound.task.name!r} is control flow, whose kernels are judged by themselves")
-            names = self._names(bound, number)
-            writers: dict[str, list[tuple[Order, AnyBlock]]] = {}
-            for k, block in enumerate(bound.task.blocks):
-                renamed = block.renamed(names)
-                for name in dict.fromkeys(written(renamed)):
-                    writers.setdefault(name, []).append(((number, k), renamed))
-            self._defined[number] = writers
-        return self._defined[number]
-
-    def _names(self, bound: BoundTask, number: int) -> dict[str, str]:
-        names = dict(bound.values)
-        for buffer in bound.task.buffers:
-            if buffer.name not in names:
-                names[buffer.name] = f"{number}#{buffer.name}"
-                self._locals[names[buffer.name]] = buffer
-            elif self.program.values[names[buffer.name]].shape != buffer.shape:
+    def blocks(self, number: int) -> Sequence[AnyBlock]:
+        bound = self.program.tasks[number]
+        if bound.bodies:
+            raise CannotSay(f"{bound.task.name!r} is control flow, whose kernels are judged by themselves")
+        buffers = bound.task.buffers
+        names = {**bound.values, **self.named(number, [b for b in buffers if b.name not in bound.values])}
+        for buffer in buffers:
+            if buffer.name in bound.values and self.values[names[buffer.name]].shape != buffer.shape:
                 raise CannotSay(f"{bound.task.name} has {names[buffer.name]!r} in another shape")
-        return names
+        return [block.renamed(names) for block in bound.task.blocks]
 
 
 def disagreement(by_schedule: Rounded, by_model: Rounded, index: tuple[Array, ...]) -> str:

@@ -28,12 +28,12 @@ from modelc.package import TensorInfo
 from modelc.partition.draft import drafting, prepared
 from modelc.partition.fuse import OPERATIONS
 from modelc.passes import run_passes
-from modelc.space.choose import forget_constructions
+from modelc.space.choose import constructions
 
 
 def calls_of(work: Callable[[], object]) -> int:
     """How many functions `work` calls, with nothing constructed before."""
-    forget_constructions()
+    constructions.cache_clear()
     count = 0
 
     def called(frame: FrameType, event: str, argument: object) -> None:

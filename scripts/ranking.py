@@ -3,24 +3,20 @@ order is compared within Tasks, and once as Ansor does, among all records."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
-from modelc.ir.arithmetic import erf
 from modelc.measure.measurement import SURE
+from modelc.space.sketch import Bools, Floats
+from modelc.tune.search.learned import ALIKE, FEW, Ints, best_quarter, in_order
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-ALIKE = 0.02  # of the slower one's time: pairs nearer than that are not compared
-APART = (0.05, 0.1, 0.2)  # of it: pairs that are so far apart are counted by themselves
+APART = (0.05, 0.1, 0.2)  # of the slower one's time: pairs that are so far apart are counted by themselves
 TOP = 30  # of recall
-FEW = 8  # records of a Task, below which it has no best quarter
 
 
 @dataclass(frozen=True)
@@ -77,25 +73,14 @@ def tasks(groups: Ints) -> Iterator[NDArray[np.intp]]:
 
 
 def pairs_of(
-    scores: Floats,
-    measured: Floats,
-    groups: Ints,
-    noise: Floats | None = None,
-    least: float = ALIKE,
-    best: bool = False,
+    scores: Floats, measured: Floats, groups: Ints, noise: Floats | None = None, least: float = ALIKE
 ) -> tuple[float, int]:
     """(pairs in the right order, half of those that are predicted equal among them; pairs that are compared): those
-    whose times are further apart than `least` of the slower one's and than SURE of their standard errors `noise`;
-    `best`: of which the faster one is in the best quarter of its Task."""
+    whose times are further apart than `least` of the slower one's and than SURE of their standard errors `noise`."""
     right, compared = 0.0, 0
     for at in tasks(groups):
-        truth, said = measured[at], scores[at]
-        faster = compared_of(truth, None if noise is None else noise[at], least)
-        if best:
-            others = np.setdiff1d(np.arange(len(at)), best_quarter(truth))
-            faster[others] = False
-        right += float((faster & (said[:, None] > said[None, :])).sum())
-        right += 0.5 * float((faster & (said[:, None] == said[None, :])).sum())
+        faster = compared_of(measured[at], None if noise is None else noise[at], least)
+        right += in_order(scores[at], faster)
         compared += int(faster.sum())
     return right, compared
 
@@ -111,7 +96,7 @@ def pooled_pairs(scores: Floats, measured: Floats) -> float:
     return 0.5 + 0.5 * right_less_wrong / compared if compared else 0.0
 
 
-def compared_of(measured: Floats, noise: Floats | None = None, least: float = ALIKE) -> NDArray[np.bool_]:
+def compared_of(measured: Floats, noise: Floats | None = None, least: float = ALIKE) -> Bools:
     """Which of the first of a Task's pairs is known to be the faster one [P x P]."""
     doubt: Floats | float = least
     if noise is not None:
@@ -126,7 +111,7 @@ def as_measured(measured: Floats, noise: Floats, groups: Ints) -> tuple[float, f
     for at in tasks(groups):
         gaps = np.log(measured[at][:, None] / measured[at][None, :])
         errors = np.maximum(np.hypot(noise[at][:, None], noise[at][None, :]), 1e-9)
-        chance = 0.5 + 0.5 * erf(gaps / errors / math.sqrt(2))  # the normal distribution's
+        chance = stats.norm.cdf(gaps / errors)
         likely.append(chance[compared_of(measured[at])])
         told.append(chance[compared_of(measured[at], noise[at])])
     return _mean(np.concatenate(likely).tolist()), _mean(np.concatenate(told).tolist())
@@ -147,18 +132,7 @@ def correlation(scores: Floats, measured: Floats) -> float:
     """Spearman's rank correlation; NaN where all are predicted, or measured, equal."""
     if np.ptp(scores) == 0 or np.ptp(measured) == 0:
         return float("nan")
-    return float(np.corrcoef(_ranks(scores), _ranks(measured))[0, 1])
-
-
-def _ranks(values: Floats) -> Floats:
-    """The places in ascending order; equal values have the mean of theirs."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[place])
-
-
-def best_quarter(measured: Floats) -> NDArray[np.intp]:
-    """The places of the quarter of the highest throughputs, of FEW / 2 at least."""
-    return np.argsort(-measured, kind="stable")[: max(FEW // 2, len(measured) // 4)]
+    return float(stats.spearmanr(scores, measured).statistic)
 
 
 def _quarter(scores: Floats, measured: Floats) -> float:

@@ -1,7 +1,7 @@
 """What kernels wrote to the values of a Program, beside its arena: what is read has to be that.
 
 A value is a root or a Region of one (modelc/ir/program.py): a concatenation is read under its root's name, and written
-under those of its parts. So the shadow is kept by roots, and knows which elements of each were written:
+under those of its parts. So the memory is kept by roots, and knows which elements of each were written:
 
     write(part)    strides into the root's numbers, and marks them
     holds(whole)   compares where numbers are marked
@@ -23,7 +23,7 @@ from modelc.package.watch import Data
 Array = NDArray[Any]
 
 
-class Shadow:
+class ExpectedMemory:
     """The numbers of the roots of `values`, as far as they were written in this call of the Program."""
 
     def __init__(self, values: Mapping[str, Placed]) -> None:

@@ -1,4 +1,6 @@
-"""Bytes that are read as other numbers at once are never made: what is quantized is rounded and clamped as these.
+"""What is quantized for products of whole numbers is written as it is read.
+
+Bytes that are read as other numbers at once are never made: what is quantized is rounded and clamped as these.
 
     f32(QuantizeLinear(x, 1, z) - z') * s            ->  (clamp(round(x)) + z - z') * s       in float32
     int16(QuantizeLinear(x, 1, z)) - z               ->  int16(clamp(round(x)))
@@ -7,25 +9,29 @@
 Numbers are clamped to those of the bytes, less their zero point. Between a convolution and a residual a network that
 was quantized has a pair of the first kind. The attribute `bytes` says what they are called where a Task has to store
 them after all (partition/stored_bytes.py).
+
+Channels that are added to a result for the sake of what reads it are computed by what writes it.
+
+    Pad(Q(f32(ConvInteger(x, w) + b) * s), more channels)  ->  Q(f32(ConvInteger(x, w') + b') * s')
+
+with more rows of weights, which are zero: an instruction multiplies whole groups of channels, and 61 are as dear as 64.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelc.ir.expr import DTYPES
 from modelc.ir.graph import Graph
 from modelc.passes.machine import BYTES, WIDE
-from modelc.passes.pattern import Bind, Constant, Editor, Match, Op, Rule, rewrite
+from modelc.passes.pattern import Bind, Constant, Editor, Match, Op, Pattern, Rule, rewrite
+from modelc.passes.quantized import renamed
 
 QUANTIZED = Op("QuantizeLinear", Bind("x"), Constant("one"), Constant("z"), name="bytes")
-
-
-def rounded(graph: Graph) -> Graph:
-    """`graph` with the rules applied."""
-    return rewrite(graph, RULES)
 
 
 def _limits(e: Editor, m: Match) -> tuple[int, tuple[int, int]] | None:
@@ -88,10 +94,83 @@ def _parts_wide(e: Editor, m: Match) -> str | None:
 
 
 JOINED = Op("Cast", Op("Concat", Bind("y"), name="joined", more=True), name="cast")
-RULES = (
+ROUNDED = (
     Rule(Op("Sub", JOINED, Constant("taken")), _parts_wide),
     Rule(JOINED, _parts_wide),
     Rule(Op("DequantizeLinear", QUANTIZED, Constant("scale"), Constant("zero")), _real),
     Rule(Op("Sub", Op("Cast", QUANTIZED, name="cast"), Constant("taken")), _wide),
     Rule(Op("Cast", QUANTIZED, name="cast"), _wide),
 )
+
+
+# --- more channels ------------------------------------------------------------------------------------------------
+
+
+def _more(e: Editor, m: Match) -> int:
+    """How many channels are added at the end, where nothing else is."""
+    pads = e.data(m["pads"])
+    rank = len(e.shape(m.root.outputs[0]))
+    if (
+        pads is None
+        or len(m.root.inputs) > 3
+        or pads.size != 2 * rank
+        or m.root.attrs.get("mode", "constant") != "constant"
+    ):
+        return 0
+    producer = e.producer(m["sum"])
+    axis = 1 if producer is not None and producer.op == "ConvInteger" else rank - 1
+    return int(pads[rank + axis]) if np.count_nonzero(pads) == 1 else 0
+
+
+def _longer(e: Editor, name: str, more: int, axis: int, fill: int = 0) -> str:
+    """A constant with `more` of `fill` along `axis`; one number for all stays one."""
+    data: NDArray[Any] | None = e.data(name)
+    assert data is not None
+    if data.ndim == 0 or data.shape[axis] == 1:
+        return name
+    around = [(0, more) if k == axis % data.ndim else (0, 0) for k in range(data.ndim)]
+    return e.constant(np.pad(data, around, constant_values=fill), f"{name}_wide", e.value(name).dtype)
+
+
+def _widened(e: Editor, m: Match) -> str | None:
+    more, product = _more(e, m), e.producer(m["sum"])
+    assert product is not None
+    if not more or int(product.attrs.get("group", 1)) != 1:
+        return None
+    conv = product.op == "ConvInteger"
+    rank = len(e.shape(m["sum"]))
+    total = e.again(product, (m["x"], _longer(e, m["w"], more, 0 if conv else 1)))
+    for name in ("offset", "factor"):
+        constant = e.data(m[name]) if name in m.bound else None
+        axis = -(rank - 1) if conv else -1
+        if constant is not None and constant.ndim not in (0, -axis):
+            return None
+        if name == "offset" and constant is not None:
+            total = e.add("Add", (total, _longer(e, m["offset"], more, axis)))
+        if name == "factor":
+            real = e.add("Mul", (e.add("Cast", (total,), {"to": "float32"}), _longer(e, m["factor"], more, axis, 1)))
+    real = e.add("Relu", (real,)) if "relu" in m.bound else real
+    quantized = e.producer(m["quantized"])
+    assert quantized is not None
+    return e.again(quantized, (real, *quantized.inputs[1:]))
+
+
+def _pattern(offset: bool, relu: bool) -> Op:
+    pattern: Pattern = Op("ConvInteger|MatMulInteger", Bind("x"), Constant("w"), name="sum")
+    pattern = Op("Add", pattern, Constant("offset")) if offset else pattern
+    pattern = Op("Mul", Op("Cast", pattern), Constant("factor"))
+    pattern = Op("Relu", pattern, name="relu") if relu else pattern
+    pattern = Op("QuantizeLinear", pattern, Constant("s"), Constant("z"), name="quantized")
+    return Op("Pad", pattern, Constant("pads"), more=True)
+
+
+WIDENED = tuple(Rule(_pattern(offset, relu), _widened) for offset in (False, True) for relu in (False, True))
+
+
+def written_as_read(graph: Graph) -> Graph:
+    """`graph` with the rules applied. What has more channels has the name that it had before."""
+    graph = rewrite(graph, ROUNDED)
+    padded = {n.outputs[0]: n.inputs[0] for n in graph.nodes if n.op == "Pad" and n.outputs[0] not in graph.outputs}
+    graph = rewrite(graph, WIDENED)
+    names = {new: old for new, old in padded.items() if new in graph.values and old not in graph.values}
+    return renamed(graph, names)
