@@ -233,9 +233,12 @@ def test_a_second_signal_does_not_wait_for_the_first(tmp_path: Path, number: int
         while len(processes_in(tmp_path)) < 3 and time.monotonic() < until:
             time.sleep(0.05)
         assert len(left(tmp_path)) == 3 and len(processes_in(tmp_path)) >= 3
+        first = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "unwinding\n"
         process.send_signal(signal.SIGINT)  # at once: it is the same one, from what has started it
+        if time.monotonic() - first > SAME:
+            pytest.skip("this machine was too busy to send two signals at once")
         time.sleep(SAME + 0.1)
         assert process.poll() is None
         process.send_signal(number)
