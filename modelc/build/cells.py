@@ -41,8 +41,8 @@ class Cell:
         """What the file says of the fields of a CompileRequest; where the cell is tuned, of a TuneRequest."""
         said = {**self.model.options, "precision": self.precision}
         if self.tuned:
-            known = {row.name for row in fields(Request)}
-            said = {name: value for name, value in said.items() if name in known}
+            of_both = {row.name for row in fields(Request)}
+            said = {name: value for name, value in said.items() if name in of_both}
             return said | {"budget": self.target.budget, "runner": self.target.runner}
         if not self.calibrated:
             return {name: value for name, value in said.items() if name not in ("calibrate", "metric")}

@@ -104,17 +104,17 @@ def _missing(model: Model, files: ModelFiles, sources: Sources) -> list[str]:
     options = model.options
     if "choices" in options or "inputs" in options:  # which say shapes too
         return []
-    given = Request(**{name: options[name] for name in LOOKED_AT if name in options}).fixed
-    fixed = given.over(sources.config(options.get("config")).inputs)
-    known = {name: getattr(fixed, name) for name in LOOKED_AT}
-    said = json.dumps([own_digest(), files.digest, files.others, known], sort_keys=True, default=str)
+    of_model = Request(**{name: options[name] for name in LOOKED_AT if name in options}).fixed
+    fixed = of_model.over(sources.config(options.get("config")).inputs)
+    looked_at_with = {name: getattr(fixed, name) for name in LOOKED_AT}
+    said = json.dumps([own_digest(), files.digest, files.others, looked_at_with], sort_keys=True, default=str)
     key = hashlib.sha256(said.encode()).hexdigest()
     seen = sources.kept.look(key)
     if isinstance(seen, list) and all(isinstance(sentence, str) for sentence in seen):
         return list(seen)
     from modelc.compile.describe import inspect  # it imports onnx, which takes long
 
-    sentences = _sentences(inspect(model.path, **known))
+    sentences = _sentences(inspect(model.path, **looked_at_with))
     sources.kept.saw(key, sentences)
     return sentences
 

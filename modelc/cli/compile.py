@@ -42,9 +42,9 @@ def compile_(model: Path, no_bench: bool, verbose: bool, as_json: bool, **option
     for name in ("metric", "max_drop") if options["calibrate"] is None else ():
         if options[name] is not None:
             raise click.UsageError(f"--{name.replace('_', '-')} is for --calibrate DATA.npz, which is not given")
-    given = asked(options, model)
+    values = asked(options, model)
     with bar() as view:
-        request = CompileRequest(model, **given, progress=Staged(view).follow)
+        request = CompileRequest(model, **values, progress=Staged(view).follow)
         if request.calibrate is None:
             result = compile_request(request)
         else:

@@ -40,14 +40,14 @@ def request_options(request: type, *names: str) -> Callable[[F], F]:
 
 def asked(options: Mapping[str, Any], *takers: Path) -> dict[str, Any]:
     """The fields that flags say, for a request of models or packages: `inputs` are read. Raises click.UsageError."""
-    given = {name: value for name, value in options.items() if value is not None}
-    if "inputs" in given:
-        given["inputs"] = given_data(given["inputs"], *takers)
-    if given.pop("no_database", False):
-        if "database" in given:
+    values = {name: value for name, value in options.items() if value is not None}
+    if "inputs" in values:
+        values["inputs"] = given_data(values["inputs"], *takers)
+    if values.pop("no_database", False):
+        if "database" in values:
             raise click.UsageError("--database and --no-database were both given")
-        given["database"] = False
-    return given
+        values["database"] = False
+    return values
 
 
 def given_data(inputs: Path | None, *takers: Path) -> Mapping[str, NDArray[Any]] | None:

@@ -33,9 +33,9 @@ def reduce(model: Path, as_json: bool, **options: Any) -> int:
     that show it."""
     from modelc.compile.reduction import reduce as reduced
 
-    given = asked(options, model)
+    values = asked(options, model)
     with progress("reading the model") as then:
-        reduction = reduced(model, **given, progress=lambda stage, text: then(text))
+        reduction = reduced(model, **values, progress=lambda stage, text: then(text))
     if as_json:
         print_json("reduce", reduction.to_json())
     else:

@@ -62,7 +62,7 @@ def tune(
     from modelc.tune.search.objectives import Aim
     from modelc.tune.search.standing import Standing
 
-    given = asked(options, *models)
+    values = asked(options, *models)
     with viewing() as view:
 
         def show(text: str) -> None:
@@ -75,7 +75,7 @@ def tune(
 
         request = TuneRequest(
             models,
-            **given,
+            **values,
             aim=Aim(objective, _goals(goals, models), patience),
             progress=following(show),
             watch=watch if as_json or err.is_terminal else None,

@@ -51,10 +51,10 @@ def verify(package: Path, model: Path, per_layer: bool, as_json: bool, **options
     import_quickly("modelc.compile.verification")
     from modelc.compile.verification import verify as verify_package
 
-    given = asked(options, package)
+    values = asked(options, package)
     with bar() as view:
         follow = Staged(view, VERIFYING, lines=False).follow
-        report = verify_package(package, model, per_layer=per_layer, **given, progress=follow)
+        report = verify_package(package, model, per_layer=per_layer, **values, progress=follow)
     for note in report.notes:
         complain(f"modelc: {note}")
     if as_json:

@@ -141,8 +141,8 @@ class Request:
     )
     bounds: Mapping[str, int] | None = option(
         None,
-        "The most that a value of the model can be of which a size is made, where that depends on data: a run in which "
-        "it is more ends with an error.",
+        "The largest size that this value of the model may give where data decides it; a larger one ends a run with an "
+        "error.",
         "NAME=N",
         several=True,
         read=pairs("NAME=N once for each value, a whole number from 1", bound),

@@ -154,20 +154,25 @@ def _plain(form: Linear, ranges: Ranges) -> Expr:
     return expression
 
 
-def weighted(constant: int, terms: Sequence[tuple[Expr, int]], ranges: Ranges) -> Expr:
-    """simplify(constant + the sum of coefficient * expression): at once, where everything is linear."""
-    sums: dict[Expr, int] = {}
-    start = constant
+def _plain_sum(constant: int, terms: Sequence[tuple[Expr, int]]) -> Linear | None:
+    """The form of constant + the sum of coefficient * expression; None where its atoms are not iterators alone."""
+    coefficients: dict[Expr, int] = {}
     for e, c in terms:
         form = linear(e)
         if form is None or not form.plain:
-            break
+            return None
         constant += c * form.constant
         for x, k in form.terms:
-            sums[x] = sums.get(x, 0) + c * k
-    else:
-        return _plain(Linear(tuple([term for term in sums.items() if term[1]]), constant), ranges)
-    total: Expr = Const(start)
+            coefficients[x] = coefficients.get(x, 0) + c * k
+    return Linear(tuple([term for term in coefficients.items() if term[1]]), constant)
+
+
+def weighted(constant: int, terms: Sequence[tuple[Expr, int]], ranges: Ranges) -> Expr:
+    """simplify(constant + the sum of coefficient * expression): at once, where everything is linear."""
+    form = _plain_sum(constant, terms)
+    if form is not None:
+        return _plain(form, ranges)
+    total: Expr = Const(constant)
     for e, c in terms:
         total = op("add", total, op("mul", e, c))
     return simplify(total, ranges)
@@ -176,23 +181,14 @@ def weighted(constant: int, terms: Sequence[tuple[Expr, int]], ranges: Ranges) -
 def offset(e: Expr, values: Mapping[str, Expr], base: Expr, ranges: Ranges) -> Expr | None:
     """simplify(e - base) with each iterator named in `values` replaced in `e`: at once, where everything is linear.
     None where `e` is not quasi-affine."""
-    form, start = linear(e), linear(base)
+    form = linear(e)
     if form is None:
         return None
-    if start is not None and form.plain and start.plain:
-        terms: dict[Expr, int] = {}
-        constant = form.constant - start.constant
-        for atom, c in form.terms:
-            value = linear(values.get(atom.name, atom))  # type: ignore[union-attr]
-            if value is None or not value.plain:
-                break
-            constant += c * value.constant
-            for x, k in value.terms:
-                terms[x] = terms.get(x, 0) + c * k
-        else:
-            for x, k in start.terms:
-                terms[x] = terms.get(x, 0) - k
-            return _plain(Linear(tuple([term for term in terms.items() if term[1]]), constant), ranges)
+    if form.plain:
+        replaced = [(values.get(x.name, x), c) for x, c in form.terms if isinstance(x, Var)]
+        difference = _plain_sum(form.constant, [*replaced, (base, -1)])
+        if difference is not None:
+            return _plain(difference, ranges)
     return simplify(op("sub", substitute(e, values), base), ranges)
 
 

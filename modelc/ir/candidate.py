@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,10 +78,6 @@ class Candidate(Remembering):
     def key(self) -> str:
         """Equal Candidates have equal keys, from process to process, and others have others: that of to_json()."""
         return key_of(self.to_json())
-
-    def without_prefetch(self) -> Candidate:
-        """The same loops, and nothing is prefetched."""
-        return replace(self, blocks={name: replace(b, prefetch={}) for name, b in self.blocks.items()})
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, valid against candidate.schema.json."""

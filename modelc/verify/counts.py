@@ -22,7 +22,6 @@ from modelc.scratch import TemporaryFolder
 
 SECONDS = 3600
 ENOUGH, MOST_RUNS = 10_000_000, 1000  # instructions counted at least: starting takes some thousand more or less
-NOISE = 20  # instructions by which counts of a run of little differ
 VERSIONS = (1, 2)  # of QEMU's interface for plugins: until QEMU 8, and from 9 on
 _COLLECTED = re.compile(r"Collected : (\d+)")
 

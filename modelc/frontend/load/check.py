@@ -22,7 +22,6 @@ from modelc.frontend.microsoft.fused import FUSED
 IGNORED = {"consumed_inputs"}  # a hint of operator sets 1 to 5 that never changed a result
 LEFT_OUT = {("Resize", "roi"), ("Resize", "scales")}  # before operator set 13: restated.py gives empty ones
 GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
-DESCRIPTION = ("name", "type", "doc_string", "ref_attr_name")  # what every attribute has
 FIELDS = {  # where the data of an attribute of each type is
     AttributeProto.UNDEFINED: "",
     AttributeProto.INT: "i",

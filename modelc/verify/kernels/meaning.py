@@ -7,6 +7,7 @@ rules of a schedule they say how much more minimal filtering and Strassen's prod
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,7 +54,7 @@ def of_task(task: Task, arrays: Mapping[str, Array], analysis: Analysis) -> Defi
 
 
 @dataclass
-class Composed:
+class Composed(ABC):
     """Definitions by number, each of which is asked for when something needs it, as Blocks over common names: those of
     values, and `number#name` for what is within a definition."""
 
@@ -62,9 +63,9 @@ class Composed:
     locals: dict[str, Buffer] = field(default_factory=dict)
     _defined: dict[int, dict[str, Ordered]] = field(default_factory=dict)
 
+    @abstractmethod
     def blocks(self, number: int) -> Sequence[AnyBlock]:
         """A definition's Blocks. Raises CannotSay."""
-        raise NotImplementedError
 
     def named(self, number: int, buffers: Iterable[Buffer]) -> dict[str, str]:
         """The common names of what is within a definition."""
