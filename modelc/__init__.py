@@ -144,9 +144,7 @@ def __getattr__(name: str) -> Any:
     home, own = _HOMES[name]
     value = import_module(f"{home}.{own}") if name in ("targets", "database") else getattr(import_module(home), own)
     if isinstance(value, FunctionType):
-        from modelc.verb import as_called
-
-        value = as_called(name, value)
+        value = import_module("modelc.verb").as_called(name, value)
         if name in _ROOMS:  # what is in the room has its names still: modelc.compile.stages
             room = import_module(f"modelc.{name}").__dict__
             room.update(value.__dict__)

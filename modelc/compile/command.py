@@ -9,10 +9,11 @@ from pathlib import Path
 
 from modelc import __version__
 from modelc.compile.choices import Choices, check_choices, digest_of, read_choices_file
+from modelc.compile.fixed import Inputs
 from modelc.compile.inputs import applied, as_chosen, made_for
 from modelc.compile.limits import Limits
 from modelc.compile.pipeline import Run, default_threads
-from modelc.compile.request import CompileRequest, Inputs, named_target
+from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
 from modelc.compile.stages import STAGES, Stages
 from modelc.database import database_for
@@ -42,7 +43,7 @@ def compile_request(request: CompileRequest) -> CompileResult:
         target, tasks = chosen.target, chosen.tasks
         locked = chosen if chosen.model_sha256 == digest else None
         otherwise = chosen.config if locked else replace(chosen.config, inputs=Inputs())
-    settings = request.fixed.kept(request.settings(otherwise))
+    settings = request.settings(otherwise).fixing(request.fixed)
     with blaming(f"model {path}"):
         steering = applied(as_chosen(locked, request.fixed, settings.inputs), path, request.inputs)
     target = target if target is not None else load_target("native")

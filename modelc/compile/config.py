@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from modelc.compile.request import BY_NAME, Inputs
+from modelc.compile.fixed import BY_NAME, Inputs
 from modelc.errors import ConfigError, TargetError
 from modelc.passes import Spec, make_pass
 from modelc.policy import SCHEDULES, Policy
@@ -116,6 +116,12 @@ class Config:
     def allowing(self, **changes: Any) -> Config:
         """This configuration with another policy: `changes` are fields of Policy."""
         return replace(self, policy=replace(self.policy, **changes))
+
+    def fixing(self, inputs: Inputs) -> Config:
+        """This configuration with what else is fixed of inputs that a package keeps: states, padded dimensions, bounds,
+        and the numbers to fill inputs up with."""
+        own = self.inputs
+        return replace(self, inputs=replace(inputs.over(own), shapes=(), dims=own.dims, constants=own.constants))
 
     def to_json(self) -> dict[str, Any]:
         """The tree of the YAML file that says the same."""

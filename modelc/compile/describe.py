@@ -8,7 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from modelc.compile.request import GivenShapes, Inputs, Request
+from modelc.compile.fixed import Inputs
+from modelc.compile.request import GivenShapes, Request
 from modelc.errors import InputError, blaming
 from modelc.frontend.load.given import ModelSource, model_file
 from modelc.frontend.load.outline import read_outline

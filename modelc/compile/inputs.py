@@ -13,7 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modelc.compile.choices import Choices
-from modelc.compile.request import Inputs
+from modelc.compile.fixed import Inputs
 from modelc.errors import ModelError
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.steering.flags import Steered, steerable, steered

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.compile.request import Inputs
+from modelc.compile.fixed import Inputs
 from modelc.errors import ModelError
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.onnx import import_model

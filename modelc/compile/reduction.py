@@ -22,9 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.compile.arrays import write_npz
+from modelc.compile.fixed import Inputs
 from modelc.compile.inputs import applied
 from modelc.compile.minimise import minimised
-from modelc.compile.request import GivenShapes, Inputs, Request
+from modelc.compile.request import GivenShapes, Request
 from modelc.errors import ModelError
 from modelc.frontend.load.given import ModelSource, model_file
 from modelc.frontend.steering.flags import Given

@@ -16,6 +16,7 @@ from modelc.ir.graph import Graph, Node, Value
 from modelc.ir.interpret import run_blocks
 from modelc.ops.opaque import MEANINGS
 from modelc.ops.operator import Definition, Inputs, fail
+from modelc.ops.table import operator_of
 
 Array = NDArray[Any]
 
@@ -37,8 +38,6 @@ def run(definition: Definition, inputs: Iterable[Array | None], outputs: Iterabl
 
 def evaluate_node(node: Node, inputs: Inputs) -> tuple[Array, ...]:
     """What `node` computes on constants. Raises ModelError if an input is not constant or the operator is unknown."""
-    from modelc.ops import operator_of
-
     if missing := [v.name for v in inputs if v is not None and v.data is None]:
         fail(node, f"expected constants to fold, found {missing[0]!r}")
     if node.bodies:
@@ -54,7 +53,6 @@ def evaluate_node(node: Node, inputs: Inputs) -> tuple[Array, ...]:
 
 def _controlled(node: Node, inputs: Inputs) -> tuple[Array, ...]:
     """What control flow comes to: its bodies are evaluated as often as it says."""
-    from modelc.ops import operator_of
 
     def body(graph: Graph, given: Sequence[Array]) -> list[Array]:
         outputs = evaluate_graph(graph, dict(zip(graph.inputs, given, strict=True)))

@@ -76,7 +76,7 @@ class Deciding:
         self.request, self.model, self.folder, self.stack = request, request.path, folder, stack
         self.threads = request.threads or default_threads()
         self.max_drop = MAX_DROP if request.max_drop is None else request.max_drop
-        config = request.fixed.kept(replace(request, precision=None).settings())
+        config = replace(request, precision=None).settings().fixing(request.fixed)
         self.config = config.allowing(precision="f32")
         require_bytes(target, self.config.policy.tensorize)
         digest = digest_of(self.model)

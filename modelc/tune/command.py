@@ -137,7 +137,7 @@ def _tune(request: TuneRequest, places: Sequence[Path]) -> tuple[TuneResult, ...
         with blaming(f"model {path}"):
             steering = applied(fixed.over(settings.inputs), path, feed)
         stages = Stages(progress=_naming(request.say, path.stem) if len(models) > 1 else request.say)
-        asked_for = (path, digest, target, fixed.kept(settings), steering.shapes)
+        asked_for = (path, digest, target, settings.fixing(fixed), steering.shapes)
         runs.append(Run(*asked_for, constants=steering.constants, inputs=feed, stages=stages))
     for place in places:
         check_place(place)

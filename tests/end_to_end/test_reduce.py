@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from modelc.cli import main
+from modelc.compile.fixed import Inputs
 from modelc.compile.minimise import minimised
 from modelc.compile.reduction import Failure, Reduction, judged, reduce
-from modelc.compile.request import Inputs
 from modelc.errors import ModelError
 from modelc.frontend.onnx import import_model
 from modelc.frontend.steering.flags import Steered

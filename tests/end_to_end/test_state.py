@@ -16,8 +16,8 @@ from repository import ROOT
 from state_models import STATES, cell
 
 import modelc
+from modelc.compile.fixed import Inputs
 from modelc.compile.inputs import data_of, divided
-from modelc.compile.request import Inputs
 from modelc.errors import ModelError
 from modelc.frontend.onnx import import_model
 from modelc.ir.graph import actual

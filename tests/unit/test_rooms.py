@@ -7,7 +7,7 @@ import ast
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -58,15 +58,22 @@ def room_of(path: Path) -> str:
 
 
 @cache
-def imports(path: Path) -> set[str]:
-    """The modules that a file imports, wherever in it."""
+def imports(path: Path, types: bool = True) -> set[str]:
+    """The modules that a file imports, wherever in it; `types`: also what it imports for type checkers alone."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    if not types:
+        tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and _is_for_types(node))]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
     return found
+
+
+def _is_for_types(node: ast.If) -> bool:
+    return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 FILES = sorted(p for p in HOUSE.rglob("*.py") if p != HOUSE / "__init__.py")
@@ -132,20 +139,36 @@ def folder_imports() -> dict[tuple[str, ...], set[tuple[str, ...]]]:
     return edges
 
 
-def test_folders_import_each_other_in_no_circle() -> None:
-    edges = folder_imports()
+def file_imports() -> dict[tuple[str, ...], set[tuple[str, ...]]]:
+    """For each file the files that it imports from when it runs, wherever in it; of a folder that is its
+    `__init__.py`."""
+    edges: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+    for path in FILES:
+        for module in imports(path, types=False):
+            if module.split(".")[0] != "modelc":
+                continue
+            target = module_path(module)
+            target = target / "__init__.py" if target.is_dir() else target
+            if target != path:
+                edges.setdefault(path.relative_to(HOUSE).parts, set()).add(target.relative_to(HOUSE).parts)
+    return edges
+
+
+@pytest.mark.parametrize("listed", [folder_imports, file_imports], ids=["folders", "files"])
+def test_nothing_imports_itself_in_a_circle(listed: Callable[[], dict[tuple[str, ...], set[tuple[str, ...]]]]) -> None:
+    edges = listed()
     assert len(edges) > 10
     above: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
 
-    def reached(folder: tuple[str, ...], way: tuple[tuple[str, ...], ...]) -> None:
-        assert folder not in way, " -> ".join("/".join(one) for one in (*way, folder))
-        if folder not in above:
-            above[folder] = edges.get(folder, set())
-            for other in above[folder]:
-                reached(other, (*way, folder))
+    def reached(place: tuple[str, ...], way: tuple[tuple[str, ...], ...]) -> None:
+        assert place not in way, " -> ".join("/".join(step) for step in (*way, place))
+        if place not in above:
+            above[place] = edges.get(place, set())
+            for other in above[place]:
+                reached(other, (*way, place))
 
-    for folder in edges:
-        reached(folder, ())
+    for place in edges:
+        reached(place, ())
 
 
 @pytest.mark.parametrize("path", sorted((HOUSE / "runtime").glob("*.py")), ids=lambda p: p.name)

@@ -1,0 +1,49 @@
+"""What is fixed of a model's inputs: fields that a Request and the section `inputs` of a configuration have alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from modelc.frontend.steering.flags import Given, Shapes
+
+
+def _by_name(fits: Callable[[Any], bool], expected: str) -> Any:
+    """A field that maps names to what fits; a configuration that says something else is told what was expected."""
+    return field(default_factory=dict, metadata={"fits": fits, "expected": expected})
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is fixed of a model's inputs, as it is worked with: by a Request, or by the section `inputs` of a
+    configuration, which says no shapes."""
+
+    shapes: tuple[Shapes, ...] = ()
+    dims: Mapping[str, Sequence[int]] = _by_name(
+        lambda given: all(type(n) is int and 0 <= n < 1 << 31 for n in _each(given)) and bool(_each(given)),
+        "a whole number, or a list of them",
+    )
+    constants: Mapping[str, Given] = _by_name(
+        lambda given: isinstance(given, str) or all(isinstance(one, int | float) for one in _each(given)),
+        "a number, true, false, a list of them, or the path of a .npy file",
+    )
+    states: Mapping[str, str] = _by_name(lambda given: isinstance(given, str), "the name of an output")
+    pad_dims: tuple[str, ...] = ()
+    pad_values: Mapping[str, float] = _by_name(lambda given: isinstance(given, int | float), "a number")
+    bounds: Mapping[str, int] = _by_name(
+        lambda given: type(given) is int and 0 < given < 1 << 31, "a whole number from 1"
+    )
+
+    def over(self, under: Inputs) -> Inputs:
+        """These, and of `under` what they leave open."""
+        both = {name: {**getattr(under, name), **getattr(self, name)} for name in BY_NAME}
+        return Inputs(self.shapes, pad_dims=tuple(dict.fromkeys((*under.pad_dims, *self.pad_dims))), **both)
+
+
+BY_NAME = tuple(row.name for row in fields(Inputs) if "fits" in row.metadata)
+
+
+def _each(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else [given]
