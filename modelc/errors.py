@@ -54,6 +54,10 @@ class TemporaryError(ModelcError):
     """No room for temporary files."""
 
 
+class ProcessError(ModelcError):
+    """A process that works beside this one was ended from outside."""
+
+
 class ToolchainError(ModelcError):
     """No compiler or emulator for the target, or one that failed."""
 
@@ -68,6 +72,10 @@ class Unmeasurable(MeasureError):
 
 class DatabaseError(ModelcError):
     """The tuning database: no such file, another program's, damaged, locked, no room; a record that is none."""
+
+
+class CacheError(ModelcError):
+    """The cache: its file cannot be read or removed."""
 
 
 class VerificationError(ModelcError):

@@ -12,6 +12,7 @@ import click
 from modelc import __version__
 from modelc.cli.bench import bench
 from modelc.cli.build import build
+from modelc.cli.cache import cache
 from modelc.cli.compile import compile_
 from modelc.cli.database import database
 from modelc.cli.debug import add_debug_option, show_error, show_failure
@@ -45,6 +46,7 @@ VERBS = (
     reduce,
     targets,
     database,
+    cache,
     doctor,
     help_,
 )

@@ -41,6 +41,7 @@ EXAMPLES = {
     "reduce": ("modelc reduce MODEL.onnx -o SMALL.onnx",),
     "targets": ("modelc targets list", "modelc targets probe -o mine.yaml", "modelc targets check mine.yaml"),
     "database": ("modelc database show --tasks", "modelc database prune --stale"),
+    "cache": ("modelc cache show", "modelc cache clear"),
     "doctor": ("modelc doctor",),
     "help": ("modelc help compile",),
 }

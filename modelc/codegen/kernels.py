@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TypeGuard
 
 from modelc.codegen.intrinsics.checked import require_checked
@@ -19,7 +19,6 @@ from modelc.ir.scalar import OPERATIONS
 from modelc.target import Target, llvm_target
 
 SHORT = 16  # iterations of a loop that LLVM may unroll to its gain
-KEPT = 256  # kernels of a process, of some 10 KB each
 LOADED_WHERE_USED = "-sink-insts-to-avoid-spills:bool=true"  # constants, of LLVM's machine code
 
 
@@ -32,6 +31,33 @@ class Kernel:
     source: str | None
     steps: tuple[KernelStep, ...]
     temporaries: tuple[tuple[str, int], ...]  # name, bytes: arena storage shared by the steps
+
+    def to_bytes(self) -> bytes:
+        """A kernel of machine code, for from_bytes()."""
+        assert self.object is not None
+        steps = [
+            {**vars(s), "written": sorted(s.written), "intrinsics": [i.name for i in s.intrinsics]} for s in self.steps
+        ]
+        head = {"symbol": self.symbol, "steps": steps, "temporaries": self.temporaries}
+        return json.dumps(head).encode() + b"\n" + self.object
+
+    @staticmethod
+    def from_bytes(data: bytes, target: Target) -> Kernel:
+        """What to_bytes() gave, of a kernel for `target`."""
+        text, _, code = data.partition(b"\n")
+        head, by_name = json.loads(text), {i.name: i for i in target.available_intrinsics}
+        steps = tuple(
+            KernelStep(
+                step["symbol"],
+                tuple(step["args"]),
+                frozenset(step["written"]),
+                step["extent"],
+                step["scratch_bytes"],
+                tuple(by_name[name] for name in step["intrinsics"]),
+            )
+            for step in head["steps"]
+        )
+        return Kernel(head["symbol"], code, None, steps, tuple((name, size) for name, size in head["temporaries"]))
 
 
 def compile_nest(nest: Nest, symbol: str, target: Target) -> Kernel:
@@ -47,16 +73,6 @@ def compile_nest(nest: Nest, symbol: str, target: Target) -> Kernel:
     functions = {p.step.symbol: p.function.with_attr("target", machine) for p in phases}
     code = object_code(build_module(tvm.IRModule(functions), machine), machine)
     return Kernel(symbol, code, None, tuple(p.step for p in phases), temporaries)
-
-
-def compile_once(nest: Nest, symbol: str, target: Target) -> Kernel:
-    """compile_nest() for packages: those that a process makes of one model, such as a tuned one beside the untuned,
-    share most of their kernels. C source is made anew: opaque Blocks have attributes of any kind."""
-    opaque = any(isinstance(s, Call) for phase in nest.phases for s in phase)
-    return (compile_nest if opaque else _compiled)(nest, symbol, target)
-
-
-_compiled = lru_cache(KEPT)(compile_nest)
 
 
 def spills_accumulators(nest: Nest) -> bool:

@@ -39,6 +39,7 @@ def slower_in_bytes(
     target: Target,
     config: Config,
     allowed: Callable[[int], int | None],
+    schedules_on: Callable[[Target], Schedules],
 ) -> Reasons:
     """The quantized contractions of `original`, in whatever operators, that are quicker in float32, with the sentence
     that says so. `simplified` is the Graph with what it is told in float32; `allowed` says how many bytes parameters
@@ -54,12 +55,14 @@ def slower_in_bytes(
     if not narrow:
         return {}
     row_bytes, cold_bytes = attention_bytes(target, config), constant_bytes(whole, config.policy.precision, target)
-    schedules = Schedules(replace(target, cold_bytes=cold_bytes), config.policy)
+    schedules = schedules_on(replace(target, cold_bytes=cold_bytes))
     in_bytes, real = (partition(prepared(graph), row_bytes) for graph in (whole, everything))
+    schedules.prepare([t for program in (in_bytes, real) for t in _named(program, narrow)], False)
     rough, otherwise = (_priced(program, narrow, schedules.optimistic) for program in (in_bytes, real))
     near = {name for name in narrow if rough[name] > NEAR * otherwise[name]}
     if not near:
         return {}
+    schedules.prepare([t for program in (in_bytes, real) for t in _named(program, near)], True)
     seconds, otherwise = (_priced(program, near, schedules.seconds) for program in (in_bytes, real))
     reasons = {
         name: f"its price is {1e6 * seconds[name]:.1f} us in bytes and {1e6 * otherwise[name]:.1f} us in float32"
@@ -123,7 +126,11 @@ def _priced(program: Program, names: Collection[str], seconds_of: Callable[[Task
     """The seconds of the Tasks of each of `names`. A Task names its contraction first; what it quantizes or stores for
     another one comes behind."""
     each = dict.fromkeys(names, 0.0)
-    for bound in program.kernels:
-        if bound.task.nodes and bound.task.nodes[0] in each:
-            each[bound.task.nodes[0]] += seconds_of(bound.task)
+    for task in _named(program, names):
+        each[task.nodes[0]] += seconds_of(task)
     return each
+
+
+def _named(program: Program, names: Collection[str]) -> list[Task]:
+    """The Tasks of each of `names`."""
+    return [bound.task for bound in program.kernels if bound.task.nodes and bound.task.nodes[0] in names]

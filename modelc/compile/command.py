@@ -72,6 +72,7 @@ def compile_request(request: CompileRequest) -> CompileResult:
             tasks=tasks,
             stages=stages,
             form=request.form(target.triple),
+            store=request.store,
             limits=limits,
             recorded=Recorded(database, target, request.run_threads) if database else None,
             notes=(note,) if note else (),

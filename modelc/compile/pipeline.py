@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from modelc import __version__
+from modelc.cache.code import MACHINE_CODE, code_digest, key_of
+from modelc.cache.store import Store, user_store
 from modelc.compile.byte_prices import Reasons, slower_in_bytes, widened_bytes
 from modelc.compile.choices import (
     Choices,
@@ -35,14 +36,14 @@ from modelc.compile.result import CompileResult
 from modelc.compile.stages import Stages, Stopped
 from modelc.database.recorded import Recorded
 from modelc.errors import ConfigError, VerificationError, blaming
+from modelc.forks import shared
 from modelc.frontend.onnx import import_model
 from modelc.frontend.quantize.packing import Packing
 from modelc.frontend.quantize.recipe import Recipe
-from modelc.ir.block import Task
+from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.graph import Graph
 from modelc.ir.graph_text import show_graph
-from modelc.ir.nest import Nest
 from modelc.ir.program import Program
 from modelc.ops.found import checks_sizes
 from modelc.package import (
@@ -65,7 +66,7 @@ from modelc.partition.narrow_products import narrowing, require
 from modelc.partition.precision import contracting_tasks, with_roundings
 from modelc.passes import Machine, run_passes
 from modelc.plan.program import Compiled, Parameters, plan_program
-from modelc.space.choose import Schedules
+from modelc.space.choose import Chosen, Schedules
 from modelc.space.constants import Within, is_quantized, kept_within, model_bytes
 from modelc.space.rules.derivation import rounding_error
 from modelc.space.shared_packing import SharedPacking, shared_packing_of
@@ -148,6 +149,7 @@ class Run:
     limits: Limits = field(default_factory=Limits)  # of sizes
     within: Within = field(default_factory=Within)  # how constants were kept within them
     weighing: bool = True  # whether what a model quantizes is multiplied in bytes by its price
+    store: Store = field(default_factory=user_store)  # of what was worked out before
     recipe: Recipe | Packing | None = None  # by which `model` was quantized; `digest` is of the float model then
 
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
@@ -192,6 +194,7 @@ class Run:
                 *(self.limits.notes(run.within) if self.quantized else ()),
                 *(self.recorded.notes if self.recorded else ()),
                 *priced_as_another(self.target.cpu),
+                *filter(None, (self.store.trouble,)),
             ),
             report=built.report,
             recipe=run.recipe,
@@ -309,7 +312,7 @@ class Run:
         if self.recipe is not None or not self.weighing:
             return {}
         simplified, allowed = partial(self._simplified, original), self.limits.params_bytes
-        return slower_in_bytes(original, simplified, self.target, self.config, allowed)
+        return slower_in_bytes(original, simplified, self.target, self.config, allowed, self.schedules_on)
 
     @cached_property
     def drafts(self) -> tuple[Prepared, ...]:
@@ -333,7 +336,12 @@ class Run:
     @cached_property
     def schedules(self) -> Schedules:
         """What Tasks are scheduled by."""
-        return Schedules(self.estimating, self.config.policy)
+        return self.schedules_on(self.estimating)
+
+    def schedules_on(self, target: Target) -> Schedules:
+        """What Tasks would be scheduled by on another target."""
+        say = partial(self.stages.progress, "partition")
+        return Schedules(target, self.config.policy, self.threads, self.store, say)
 
     @cached_property
     def cold_bytes(self) -> int:
@@ -386,18 +394,56 @@ class Run:
                 limit = self.limits.params_bytes(model_bytes(programs) - widened)
                 self.within = kept_within(programs, self.schedules, given, shared, limit, self.quantized, widened)
                 self.schedules.prefer({**shared, **self.within.schedules})
-            scheduled = {}
-            for key, task in tasks.items():
-                with blaming(place_of(task)):
-                    scheduled[key] = one = self.schedule(key, task)
-                if self.stages.dumping:
-                    dump(f"{key} {task.name}\n{one[1]}\n{one[3]}\n")
-        with self.stages.stage("codegen", f"{len(tasks)} kernels, {self.threads} threads") as dump:
-            kernels = self.compile_all(tasks, {key: nest for key, (_, _, _, nest) in scheduled.items()})
+            kept = self.kept_kernels(tasks) if self.stages.reach("codegen") else {}
+            chosen = self.schedule_all(tasks, kept)
+            self.schedules.keep()
+            for key, task in tasks.items() if self.stages.dumping else ():
+                dump(f"{key} {task.name}\n{chosen[key].candidate}\n{chosen[key].nest}\n")
+        with self.stages.stage("codegen", f"{len(tasks) - len(kept)} kernels, {self.threads} at a time") as dump:
+            kernels = kept | self.compile_all(tasks, {key: one for key, one in chosen.items() if key not in kept})
             if self.stages.dumping:
-                dump("\n".join(str(step) for kernel in kernels.values() for step in kernel.steps))
-        self.done |= {key: Compiled(*scheduled[key], kernels[key]) for key in scheduled}
+                dump("\n".join(str(step) for key in tasks for step in kernels[key].steps))
+        for key, task in tasks.items():
+            one = chosen[key]
+            self.done[key] = Compiled(task.canonical(), one.candidate, one.task, one.nest, kernels[key])
         return {key: self.done[key] for key in every}
+
+    def kept_kernels(self, tasks: Mapping[str, Task]) -> dict[str, Kernel]:
+        """Of the Tasks by their hash those kernels that were compiled before, of the Candidate that is tried first:
+        their Nests were verified then."""
+        from modelc.codegen.kernels import Kernel
+
+        blocks = {key: task for key, task in tasks.items() if all(isinstance(b, Block) for b in task.blocks)}
+        keys = {}
+        for key, task in blocks.items():
+            with blaming(place_of(task)):
+                candidate = self.given.get(key) or self.schedules.tried_first(task.canonical())
+                keys[self.kernel_key(key, candidate)] = key
+        return {keys[k]: Kernel.from_bytes(data, self.target) for k, data in self.store.get("kernel", keys).items()}
+
+    def kernel_key(self, key: str, candidate: Candidate) -> bytes:
+        """What the machine code of a Task by its hash is kept under."""
+        return key_of(code_digest(MACHINE_CODE), repr(self.target), self.symbol(key), candidate.key)
+
+    def symbol(self, key: str) -> str:
+        """What the kernel of a Task is called."""
+        return f"{self.prefix}_k_{key}"
+
+    def schedule_all(self, tasks: Mapping[str, Task], kept: Collection[str]) -> dict[str, Chosen]:
+        """What the Tasks by their hash are lowered from; those with `kept` kernels are not verified again."""
+        verified = {key: self.schedule(key, tasks[key], verify=False) for key in kept}
+        waiting = [key for key in tasks if key not in verified]
+
+        def one(key: str) -> Chosen:
+            with blaming(place_of(tasks[key])):
+                return self.schedule(key, tasks[key])
+
+        for number, chosen in shared(one, waiting, self.threads):
+            verified[waiting[number]] = chosen
+            self.schedules.remember(tasks[waiting[number]], chosen)
+            self.rejected += len(chosen.rejected)
+            self.stages.progress("schedule", f"{len(verified)} of {len(tasks)} tasks")
+        return {key: verified[key] for key in tasks}
 
     @property
     def given(self) -> Mapping[str, Candidate]:
@@ -405,19 +451,15 @@ class Run:
         recorded = self.recorded.candidates if self.recorded is not None else {}
         return {**recorded, **self.tasks, **{key: one.candidate for key, one in self.done.items()}}
 
-    def schedule(self, key: str, task: Task) -> tuple[Task, Candidate, Task, Nest]:
-        """The canonical task, its Candidate, the task after the Candidate's stages, and the Nest of both."""
-        canonical = task.canonical()
-        given = self.tasks.get(key)
-        if given is None and self.recorded is not None:
-            given = self.recorded.candidates.get(key)
+    def schedule(self, key: str, task: Task, verify: bool = True) -> Chosen:
+        """What a Task is lowered from, which its Nest's verifier accepts, or has accepted before."""
+        canonical, given = task.canonical(), self.given.get(key)
         if given is not None:
             with self.blaming_given(task):
-                chosen = self.schedules.accepted(canonical, given)
-        else:
-            chosen = self.schedules.chosen(canonical)
-            self.rejected += len(chosen.rejected)
-        return canonical, chosen.candidate, chosen.task, chosen.nest
+                return self.schedules.accepted(canonical, given, verify)
+        if not verify:
+            return self.schedules.accepted(canonical, self.schedules.tried_first(canonical), verify)
+        return self.schedules.chosen(canonical)
 
     def blaming_given(self, task: Task) -> AbstractContextManager[None]:
         """Where the Candidate of `task` was not made here, what fails is its fault."""
@@ -426,28 +468,23 @@ class Run:
             return blaming_choices(place, True, f"{self.recorded.database.path} says", "with --no-database")
         return blaming_choices(place, task.hash in self.tasks)
 
-    def compile_all(self, tasks: Mapping[str, Task], nests: Mapping[str, Nest]) -> dict[str, Kernel]:
-        """Machine code in parallel: LLVM releases the interpreter."""
-        from modelc.codegen.kernels import compile_once
+    def compile_all(self, tasks: Mapping[str, Task], chosen: Mapping[str, Chosen]) -> dict[str, Kernel]:
+        """Machine code of the Tasks by their hash, which is kept."""
+        from modelc.codegen.kernels import compile_nest
 
-        done = 0
+        waiting = [*chosen]
 
         def one(key: str) -> Kernel:
-            nonlocal done
-            with (
-                blaming(place_of(tasks[key])),
-                self.blaming_given(tasks[key]),
-            ):
-                kernel = compile_once(nests[key], f"{self.prefix}_k_{key}", self.target)
-            done += 1
-            self.stages.progress("codegen", f"{done} of {len(nests)} kernels, {self.threads} threads")
-            return kernel
+            with blaming(place_of(tasks[key])), self.blaming_given(tasks[key]):
+                return compile_nest(chosen[key].nest, self.symbol(key), self.target)
 
-        pool = ThreadPoolExecutor(self.threads)
-        try:
-            return dict(zip(nests, pool.map(one, nests), strict=True))
-        finally:
-            pool.shutdown(cancel_futures=True)
+        kernels: dict[str, Kernel] = {}
+        for number, kernel in shared(one, waiting, self.threads, threads=True):
+            kernels[waiting[number]] = kernel
+            self.stages.progress("codegen", f"{len(kernels)} of {len(waiting)} kernels, {self.threads} at a time")
+        code = {key: kernel for key, kernel in kernels.items() if kernel.object is not None}
+        self.store.put("kernel", {self.kernel_key(k, chosen[k].candidate): code[k].to_bytes() for k in code})
+        return kernels
 
     def spec(self, programs: Programs, compiled: Mapping[str, Compiled], expose: bool = False) -> PackageSpec:
         """Everything that the package is made of."""
@@ -496,11 +533,10 @@ class Run:
             key = bound.task.hash
             if key not in scheduled:
                 known = None if compiled is None else compiled[key]
-                made = (
-                    self.schedule(key, bound.task)
-                    if known is None
-                    else (known.task, known.candidate, known.derived, known.nest)
-                )
-                scheduled[key] = Scheduled.of(*made)
+                if known is None:
+                    one = self.schedule(key, bound.task)
+                    scheduled[key] = Scheduled.of(bound.task.canonical(), one.candidate, one.task, one.nest)
+                else:
+                    scheduled[key] = Scheduled.of(known.task, known.candidate, known.derived, known.nest)
         pairs = zip(self.imported.originals, programs.rounded, strict=True)
         return tuple(Blueprint(graph, program, scheduled) for graph, program in pairs)

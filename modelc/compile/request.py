@@ -10,6 +10,7 @@ from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from modelc.cache.store import Store, user_store
 from modelc.compile.fixed import Inputs
 from modelc.compile.options import argument, bound, constant, listed, number, option, pairs, shape_texts, share, sizes
 from modelc.compile.stages import STAGES
@@ -125,6 +126,11 @@ class Request:
         "target and version of modelc. True: the user's own; False: none.",
         off="Neither read nor write measurements.",
     )
+    cache: bool = option(
+        True,
+        "Neither read nor write what was worked out before (modelc cache).",
+        doc="Whether prices, schedules and machine code are kept in the user's cache, and taken from there.",
+    )
     progress: Progress | None = option(
         None, doc="Is told each stage and what it is at, `progress(stage, text)`; an exception from it ends the call."
     )
@@ -154,6 +160,11 @@ class Request:
         if self.precision == "int8":  # but for what a Recipe has in float16
             return named.allowing(precision="f32")
         return named.allowing(precision=check_precision(self.precision, "precision"))
+
+    @property
+    def store(self) -> Store:
+        """What was worked out before, by whom `cache` says: any process of this user, or this one alone."""
+        return user_store() if self.cache else Store(None)
 
     def say(self, stage: str, text: str) -> None:
         if self.progress is not None:

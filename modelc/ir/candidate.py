@@ -102,6 +102,11 @@ class Candidate(Remembering):
     def from_json(data: Mapping[str, Any]) -> Candidate:
         """Reads what to_json() gives. Raises ValueError where it does not fit candidate.schema.json."""
         validate_candidate(data)
+        return Candidate.parsed(data)
+
+    @staticmethod
+    def parsed(data: Mapping[str, Any]) -> Candidate:
+        """The same of data that to_json() gave, to this modelc."""
         blocks = {
             name: BlockSchedule(
                 place_of(b["at"]),

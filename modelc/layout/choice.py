@@ -91,6 +91,7 @@ def choose(graph: Graph, pieces: list[Piece], draft: Drafting, policy: LayoutPol
         changed, conversions, layouts = converted(graph, pieces, choice)
         program = in_precision(draft(changed, conversions, layouts).program(changed), policy.narrowing)
         computed = [bound.task for bound in program.tasks if all(isinstance(b, Block) for b in bound.task.blocks)]
+        policy.cost.prepare(computed, True)
         return sum(map(policy.cost.seconds, computed))
 
     return choice if choice != rule and seconds(choice) < seconds(rule) else rule

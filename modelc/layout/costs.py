@@ -27,6 +27,10 @@ class Cost(Protocol):
     def optimistic(self, task: Task) -> float:
         """A number that seconds() is not below, as a rule, in less time."""
 
+    def prepare(self, tasks: Sequence[Task], earnest: bool) -> None:
+        """Works out together what optimistic() of these Tasks is, or in `earnest` what seconds() is: both take no time
+        then."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -45,7 +49,8 @@ class Tables:
 
     def __init__(self, cost: Cost):
         self.cost = cost
-        self.factors: list[Factor] = []
+        self._factors: list[Factor] = []
+        self._filled = 0  # of them
         self.entries: list[dict[At, Entry]] = []
         self.seconds: dict[str, float] = {}  # by the Task's hash, as that follows
         self.users: dict[str, list[tuple[int, At]]] = {}  # entries of Tasks that were not asked for
@@ -59,12 +64,24 @@ class Tables:
                 entries[at] = value
                 for task in value.tasks:
                     if task.hash not in self.seconds:
-                        self.users.setdefault(task.hash, []).append((len(self.factors), at))
-                table[at] = self.now(value)
+                        self.users.setdefault(task.hash, []).append((len(self._factors), at))
             else:
                 table[at] = value
-        self.factors.append(Factor(tuple(scope), table))
+        self._factors.append(Factor(tuple(scope), table))
         self.entries.append(entries)
+
+    @property
+    def factors(self) -> list[Factor]:
+        """The tables in numbers, as far as these are known."""
+        new = range(self._filled, len(self._factors))
+        entries = [(number, at, entry) for number in new for at, entry in self.entries[number].items()]
+        self.cost.prepare(
+            [task for _, _, entry in entries for task in entry.tasks if task.hash not in self.seconds], False
+        )
+        for number, at, entry in entries:
+            self._factors[number].table[at] = self.now(entry)
+        self._filled = len(self._factors)
+        return self._factors
 
     def now(self, entry: Entry) -> float:
         """The seconds of an entry, as far as they are known."""
@@ -73,16 +90,15 @@ class Tables:
 
     def ask(self, values: Sequence[int]) -> bool:
         """Asks for all Tasks that the assignment `values` is made of. Returns whether there were any left."""
-        asked = False
-        for factor, entries in zip(self.factors, self.entries, strict=True):
-            entry = entries.get(tuple(values[v] for v in factor.scope))
-            for task in entry.tasks if entry is not None else ():
-                if task.hash in self.seconds:
-                    continue
-                self.seconds[task.hash], asked = self.cost.seconds(task), True
-                for number, at in self.users.pop(task.hash):
-                    self.factors[number].table[at] = self.now(self.entries[number][at])
-        return asked
+        factors = self.factors
+        places = [tuple(values[v] for v in factor.scope) for factor in factors]
+        entries = [table[at] for table, at in zip(self.entries, places, strict=True) if at in table]
+        new = {task.hash: task for entry in entries for task in entry.tasks if task.hash not in self.seconds}
+        self.cost.prepare([*new.values()], True)
+        self.seconds |= {key: self.cost.seconds(task) for key, task in new.items()}
+        for number, at in (user for key in new for user in self.users.pop(key)):
+            factors[number].table[at] = self.now(self.entries[number][at])
+        return bool(new)
 
     def total(self, values: Sequence[int], mentioning: int | None = None) -> float:
         """The seconds of an assignment, as far as they are known; of the tables alone that mention a variable."""

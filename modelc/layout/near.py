@@ -73,6 +73,9 @@ class Measured:
         measured = self.times.get(task.hash)
         return self.like(task) * self.estimates.seconds(task) if measured is None else measured
 
+    def prepare(self, tasks: Sequence[Task], earnest: bool) -> None:
+        self.estimates.prepare([task for task in tasks if task.hash not in self.times], earnest)
+
     def optimistic(self, task: Task) -> float:
         measured = self.times.get(task.hash)
         return self.like(task) * self.estimates.optimistic(task) if measured is None else measured

@@ -84,7 +84,8 @@ class Deciding:
         assert request.calibrate is not None
         fixed = steering.constants
         samples = read_samples(Path(request.calibrate), self.model, fixed)
-        self.run = Run(self.model, digest, target, self.config, steering.shapes, constants=fixed, weighing=False)
+        asked_for = (self.model, digest, target, self.config, steering.shapes)
+        self.run = Run(*asked_for, constants=fixed, weighing=False, store=request.store)
         floats = float_model(self.model)
         self.plain = folder / "float.onnx"  # before anything is scaled
         save(floats.model, self.plain)

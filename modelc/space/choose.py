@@ -4,11 +4,16 @@ first that its Nest's verifier accepts is taken. Where users' rules propose othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
+from typing import Any
 
+from modelc.cache.code import PRICES, code_digest, key_of
+from modelc.cache.store import Store
 from modelc.errors import InvalidIR
+from modelc.forks import shared
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.nest import Nest
@@ -17,7 +22,7 @@ from modelc.policy import Policy
 from modelc.space.check import check_knobs, check_sizes, derived_by
 from modelc.space.construct import Constructed, constructed
 from modelc.space.nest.build import build_nest
-from modelc.space.rules.derivation import rules
+from modelc.space.rules.derivation import SHIPPED, rules
 from modelc.space.rules.rule import Rule
 from modelc.space.sketch import Sketch
 from modelc.space.sketches.listing import families
@@ -29,6 +34,7 @@ NARROWEST_BITS = 64  # of a vector: two lanes of float32
 MANY = 1 << 12  # of what is constructed, for who looks for one of a kind
 KEPT = 3  # of what is constructed in one Sketch: the second is for when the first is rejected
 MACHINES, MOST_TASKS = 8, 512  # of which a process keeps what it has constructed
+HOPELESS = 2.0  # times the best start() of a family
 OPTIMISM = 0.9  # of the seconds of what closed forms take: construction seldom comes below
 
 
@@ -62,13 +68,44 @@ def chosen(task: Task, target: Target, policy: Policy = DEFAULT) -> Chosen:
 
 
 @dataclass
+class Offer:
+    """A schedule that a Task may get: `point` of the Sketch `number` of its `family`, and the seconds that it is
+    estimated to take. The Sketch is made where its Candidate is asked for, unless that is known."""
+
+    schedules: Schedules
+    task: Task
+    seconds: float
+    family: int
+    number: int
+    point: tuple[int, ...]
+    known: Candidate | None = None
+
+    @property
+    def candidate(self) -> Candidate:
+        """The schedule itself."""
+        if self.known is None:
+            sketch = self.schedules.families(self.task)[self.family][self.number]
+            self.known = sketch.candidate(self.point)
+            self.schedules.made.changed.add(self.task.hash)
+        return self.known
+
+    def to_json(self) -> list[Any]:
+        known = None if self.known is None else self.known.to_json()
+        return [self.seconds, self.family, self.number, list(self.point), known]
+
+
+Schedule = Offer | Constructed
+
+
+@dataclass
 class _Constructions:
     """What was constructed on one target under one policy by the same rules, by the Task's hash."""
 
     families: dict[str, tuple[tuple[Sketch, ...], ...]] = field(default_factory=dict)
     first: dict[str, float] = field(default_factory=dict)
-    ranked: dict[str, tuple[Constructed, ...]] = field(default_factory=dict)
+    ranked: dict[str, tuple[Offer, ...]] = field(default_factory=dict)
     accepted: dict[tuple[str, str], Chosen] = field(default_factory=dict)  # by the Candidate's key too
+    changed: set[str] = field(default_factory=set)  # Tasks of which the store does not know all
 
 
 @lru_cache(MACHINES)
@@ -78,21 +115,88 @@ def constructions(target: Target, policy: Policy, known_rules: tuple[Rule, ...])
 
 class Schedules:
     """What Tasks get on one target under one policy, and the seconds that it is estimated to take. Layouts are chosen
-    with the same numbers, so a Task is constructed once in a process, whoever asks first."""
+    with the same numbers, so a Task is constructed once in a process, whoever asks first, and once for all processes
+    where `store` keeps what came of it. Several Tasks are constructed by so many `processes`; `say` is told how many of
+    how many are."""
 
-    def __init__(self, target: Target, policy: Policy = DEFAULT):
-        self.target, self.policy = target, policy
+    def __init__(
+        self,
+        target: Target,
+        policy: Policy = DEFAULT,
+        processes: int = 1,
+        store: Store | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ):
+        self.target, self.policy, self.processes, self.say = target, policy, processes, say
+        shipped = rules().keys() == SHIPPED  # a user's rules are code of which no digest is made
+        self.store = store if store is not None and shipped else Store(None)
         if len(constructions(target, policy, tuple(rules().values())).families) > MOST_TASKS:
             constructions.cache_clear()
         self.made = constructions(target, policy, tuple(rules().values()))
-        self._preferred: dict[str, Constructed] = {}
+        self._preferred: dict[str, Schedule] = {}
+
+    def prepare(self, tasks: Iterable[Task], earnest: bool) -> None:
+        """Works out together what optimistic() says of these Tasks, or in `earnest` what ranked() does."""
+        kept: Mapping[str, Any] = self.made.ranked if earnest else self.made.first
+        new = {task.hash: task for task in tasks if task.hash not in kept}
+        kind, keys = ("ranked" if earnest else "first"), {self._key(name): name for name in new}
+        for key, data in self.store.get(kind, keys).items():
+            task = new.pop(keys[key])
+            if earnest:
+                self.made.ranked[task.hash] = self._read(task, json.loads(data))
+            else:
+                self.made.first[task.hash] = json.loads(data)
+        waiting = [*new.values()]
+        done = 0
+        work: Callable[[Task], Any] = self._ranked if earnest else self._first
+        for number, answer in shared(work, waiting, self.processes):
+            task, done = waiting[number], done + 1
+            self.say(f"{done} of {len(waiting)} tasks {'constructed' if earnest else 'estimated'}")
+            if earnest:
+                self.made.ranked[task.hash] = self._read(task, answer)
+                self.made.changed.add(task.hash)
+            else:
+                self.made.first[task.hash] = answer
+        if not earnest:
+            self.store.put(kind, {self._key(name): json.dumps(self.made.first[name]).encode() for name in new})
+
+    def keep(self) -> None:
+        """Stores what was worked out since the last time."""
+        rows = {self._key(name): self.made.ranked[name] for name in self.made.changed if name in self.made.ranked}
+        self.store.put("ranked", {k: json.dumps([o.to_json() for o in offers]).encode() for k, offers in rows.items()})
+        self.made.changed.clear()
+
+    def _first(self, task: Task) -> float:
+        return min(sketch.first(self.target.cores) for sketch in self.families(task)[0])
+
+    def _ranked(self, task: Task) -> list[list[Any]]:
+        """What _read() makes Offers of, the first with its Candidate."""
+        family_of = {id(s): (f, n) for f, family in enumerate(self.families(task)) for n, s in enumerate(family)}
+        points = ranked(self.families(task), self.target)
+        return [
+            [c.seconds, *family_of[id(c.sketch)], c.point.tolist(), c.candidate.to_json() if c is points[0] else None]
+            for c in points
+        ]
+
+    def _read(self, task: Task, rows: Sequence[Sequence[Any]]) -> tuple[Offer, ...]:
+        return tuple(
+            Offer(self, task, seconds, family, number, tuple(point), known and Candidate.parsed(known))
+            for seconds, family, number, point, known in rows
+        )
+
+    def _key(self, name: str) -> bytes:
+        return key_of(self._decides, name)
+
+    @cached_property
+    def _decides(self) -> str:
+        """All that an answer depends on but for the Task."""
+        return "\0".join((code_digest(PRICES), repr(self.target), repr(self.policy)))
 
     def optimistic(self, task: Task) -> float:
         """About the least that seconds() can be, in a fraction of its time: from what closed forms take in each Sketch,
         on which construction improves by less than OPTIMISM leaves room for, as a rule."""
         if task.hash not in self.made.first:
-            starts = (s.estimate(s.start()[None, :], self.target.cores)[0] for s in self.families(task)[0])
-            self.made.first[task.hash] = min(map(float, starts))
+            self.prepare([task], False)
         return OPTIMISM * self.made.first[task.hash]
 
     def seconds(self, task: Task) -> float:
@@ -105,14 +209,23 @@ class Schedules:
         schedules = (*([first] if first else []), *self.ranked(task))
         return _first_accepted(task.canonical(), self.target, schedules, self.accepted)
 
-    def accepted(self, task: Task, candidate: Candidate) -> Chosen:
-        """accepted() of the canonical `task`: its Nest is verified once in a process, whoever made the Candidate."""
+    def tried_first(self, task: Task) -> Candidate:
+        """What chosen() tries first."""
+        return (self._preferred.get(task.hash) or self.ranked(task)[0]).candidate
+
+    def accepted(self, task: Task, candidate: Candidate, verify: bool = True) -> Chosen:
+        """accepted() of the canonical `task`: its Nest is verified once in a process, whoever made the Candidate, if it
+        is to be."""
         key = task.hash, candidate.key
         if key not in self.made.accepted:
-            self.made.accepted[key] = accepted(task.canonical(), candidate, self.target)
+            self.remember(task, accepted(task.canonical(), candidate, self.target, verify))
         return self.made.accepted[key]
 
-    def near(self, task: Task, share: float) -> Iterator[Constructed]:
+    def remember(self, task: Task, chosen: Chosen) -> None:
+        """Takes what accepted() says for what is known."""
+        self.made.accepted.setdefault((task.hash, chosen.candidate.key), chosen)
+
+    def near(self, task: Task, share: float) -> Iterator[Schedule]:
         """Everything that is constructed for the canonical `task` and not slower than its best by more than a `share`
         of that, the best first."""
         best = self.ranked(task)[0]
@@ -137,7 +250,7 @@ class Schedules:
                 yield from constructed(sketch, target.cores, MANY)
             bits //= 2
 
-    def prefer(self, schedules: Mapping[str, Constructed]) -> None:
+    def prefer(self, schedules: Mapping[str, Schedule]) -> None:
         """Makes chosen() try these Candidates first, by the Tasks' hashes; what a Task is estimated to take is as
         before."""
         self._preferred = dict(schedules)
@@ -148,15 +261,15 @@ class Schedules:
             self.made.families[task.hash] = families(task.canonical(), self.target, self.policy)
         return self.made.families[task.hash]
 
-    def ranked(self, task: Task) -> tuple[Constructed, ...]:
+    def ranked(self, task: Task) -> tuple[Offer, ...]:
         """ranked() of the canonical `task`."""
         if task.hash not in self.made.ranked:
-            self.made.ranked[task.hash] = ranked(self.families(task), self.target)
+            self.prepare([task], True)
         return self.made.ranked[task.hash]
 
 
 def _first_accepted(
-    task: Task, target: Target, schedules: Sequence[Constructed], accept: Callable[[Task, Candidate], Chosen]
+    task: Task, target: Target, schedules: Sequence[Schedule], accept: Callable[[Task, Candidate], Chosen]
 ) -> Chosen:
     rejected: list[str] = []
     for candidate in _every(task, target, schedules):
@@ -167,7 +280,7 @@ def _first_accepted(
     raise InvalidIR(f"every schedule of task {task.name} was rejected; the last one, because {rejected[-1]}")
 
 
-def _every(task: Task, target: Target, schedules: Sequence[Constructed]) -> Iterator[Candidate]:
+def _every(task: Task, target: Target, schedules: Sequence[Schedule]) -> Iterator[Candidate]:
     for schedule in schedules:
         yield schedule.candidate
     yield separate(task, target)
@@ -177,9 +290,18 @@ def ranked(by_family: Sequence[Sequence[Sketch]], target: Target) -> tuple[Const
     """The best points of all Sketches of a Task and of what users' rules make of it, the best first: of each family,
     the Sketches by the seconds of their first, each one's points in the order in which they were constructed (its doubt
     may put start() first)."""
-    points = [sorted((constructed(s, target.cores, KEPT) for s in family), key=_first) for family in by_family]
+    points = [
+        sorted((constructed(s, target.cores, KEPT) for s in hopeful(f, target.cores)), key=_first) for f in by_family
+    ]
     families_ = sorted(points, key=lambda kept: _first(kept[0]))
     return tuple(point for family in families_ for kept in family for point in kept)
+
+
+def hopeful(family: Sequence[Sketch], cores: int) -> list[Sketch]:
+    """The Sketches of a family whose start() is not more than HOPELESS times as slow as the best of all: construction
+    does not make up for that."""
+    starts = [sketch.first(cores) * sketch.handicap for sketch in family]
+    return [sketch for sketch, start in zip(family, starts, strict=True) if start <= HOPELESS * min(starts)]
 
 
 def _first(kept: Sequence[Constructed]) -> float:

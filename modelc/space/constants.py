@@ -16,8 +16,7 @@ from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.graph import Graph
 from modelc.ir.program import Program
-from modelc.space.choose import Schedules
-from modelc.space.construct import Constructed
+from modelc.space.choose import Schedule, Schedules
 from modelc.space.rules.derivation import rules
 from modelc.space.shared_packing import LEAST_BYTES, Constants, Form, Reader, current, forms_of, readers_of, seconds_of
 
@@ -52,7 +51,7 @@ class Within:
     model_bytes: int = 0
     stored_bytes: int = 0
     slower: tuple[float, ...] = ()
-    schedules: Mapping[str, Constructed] = field(default_factory=dict)
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)
     growth: tuple[Growth, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -82,7 +81,7 @@ def kept_within(
     programs: Sequence[Program],
     schedules: Schedules,
     given: Mapping[str, Candidate],
-    preferred: Mapping[str, Constructed],
+    preferred: Mapping[str, Schedule],
     limit: int | None,
     quantized: bool = False,
     widened: int = 0,
@@ -104,7 +103,7 @@ def kept_within(
     seconds = {key: seconds for key, (_, seconds) in own.items()}
     growth, lost_at_most = (QUANTIZED_GROWTH, QUANTIZED_LOST) if quantized else (MOST_GROWTH, MOST_LOST)
     most = (limit if limit is not None else int(growth * plain)) - small
-    changed: dict[str, Constructed] = {}
+    changed: dict[str, Schedule] = {}
     total = [seconds_of(program, schedules) for program in programs]
     left = [float("inf") if limit is not None else lost_at_most * all_ for all_ in total]
     for every in (False, True) if limit is not None else (False,):  # to construct every schedule takes long
@@ -132,13 +131,13 @@ def kept_within(
 
 def _best_move(
     readers: Mapping[str, Reader],
-    offers: Mapping[str, list[tuple[Stored, Constructed]]],
+    offers: Mapping[str, list[tuple[Stored, Schedule]]],
     taken: Mapping[str, Stored],
     seconds: Mapping[str, float],
     left: Sequence[float],
-) -> tuple[str, Stored, Constructed, float] | None:
+) -> tuple[str, Stored, Schedule, float] | None:
     """The Task and its schedule that lose the fewest seconds for a byte; None where nothing saves any."""
-    best: tuple[float, str, Stored, Constructed, float] | None = None
+    best: tuple[float, str, Stored, Schedule, float] | None = None
     for key, listed in offers.items():
         others = set[Part]().union(*(stored for other, stored in taken.items() if other != key))
         now = _bytes([taken[key] - others])
@@ -153,10 +152,10 @@ def _best_move(
     return None if best is None else best[1:]
 
 
-def _offers(reader: Reader, schedules: Schedules, all_of_them: bool) -> Iterator[tuple[Stored, Constructed]]:
+def _offers(reader: Reader, schedules: Schedules, all_of_them: bool) -> Iterator[tuple[Stored, Schedule]]:
     """Schedules of a Task with what they store, for each such the fastest."""
-    best: dict[Stored, Constructed] = {}
-    every: Iterable[Constructed] = schedules.ranked(reader.task)
+    best: dict[Stored, Schedule] = {}
+    every: Iterable[Schedule] = schedules.ranked(reader.task)
     if all_of_them:
         every = chain(schedules.near(reader.task, ANY_SECONDS), schedules.narrower(reader.task))
     for schedule in every:

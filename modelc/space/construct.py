@@ -24,7 +24,7 @@ Of what was kept the analytic cost picks the best.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import log
@@ -35,7 +35,7 @@ from modelc.ir.candidate import Candidate
 from modelc.space.analysis.footprint import Floats, Ints, footprint
 from modelc.space.cost.model import Model, Population
 from modelc.space.cost.register_tile import loads, registers
-from modelc.space.sketch import Bools, Points, Sketch
+from modelc.space.sketch import Points, Sketch
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.tiled_rules import chunks
 from modelc.space.tiling.parallel import CHUNKS_PER_CORE
@@ -44,7 +44,6 @@ from modelc.target import Target
 
 WALKS = 96
 STEPS = 48  # halvings of the temperature from 1
-LISTED = 256  # points at most of a space that is estimated whole
 WALKERS, ANNEALED_STEPS, COOLING = 12, 24, 0.9  # of walks over any Sketch
 CACHE, REGISTERS, DONE = range(3)  # levels
 
@@ -64,64 +63,56 @@ class Constructed:
 
 
 def constructed(sketch: Sketch, cores: int, count: int, seed: int = 0) -> list[Constructed]:
-    """At most `count` points of `sketch`, the best first, by its estimates for so many cores: of Gensor's walks, where
-    its tilings are those of a contraction whose cost is known; of any other Sketch its start() comes first unless
-    something is estimated better by more than the Sketch's doubt. Equal arguments give equal results; the Sketch keeps
-    where the walks came by."""
-    if isinstance(sketch, Contraction) and sketch.modelled:
-        points = sketch.visited.get((seed,))  # whatever the cores
-        if points is None:
-            points = np.unique(sketch.points(walks(sketch.model, seed)), axis=0)
-            sketch.visited[seed,] = points
-        seconds = sketch.estimate(points, cores)
-        order = np.argsort(seconds, kind="stable")[:count]
-        return [Constructed(sketch, points[p], float(seconds[p])) for p in order]
-    points = sketch.visited.get((seed, cores))
-    if points is None:
-        start = sketch.start()[None, :]
-        points = sketch.every() if sketch.size <= LISTED else annealed(sketch, cores, seed)
-        points = np.concatenate([start, points[~(points == start).all(axis=1)]])
-        sketch.visited[seed, cores] = points
+    """At most `count` points of `sketch`, the best first, by its estimates for so many cores. A space of few points is
+    estimated whole; of a larger one what Gensor's walks come by, where its tilings are those of a contraction whose
+    cost is known, else what annealed walks over the knobs come by. Of a Sketch that is no such contraction start()
+    comes first unless something is estimated better by more than the Sketch's doubt. Equal arguments give equal
+    results; the Sketch keeps where the walks came by."""
+    modelled = isinstance(sketch, Contraction) and sketch.modelled
+    points = _visited(sketch, cores, seed)
     seconds = sketch.estimate(points, cores)
     order = np.argsort(seconds, kind="stable")[:count]
-    if seconds[order[0]] > seconds[0] * (1 - sketch.doubt):
+    if not modelled and seconds[order[0]] > seconds[0] * (1 - sketch.doubt):
         order = np.concatenate([[0], order[order != 0]])[:count]
     return [Constructed(sketch, points[p], float(seconds[p])) for p in order]
+
+
+def _visited(sketch: Sketch, cores: int, seed: int) -> Points:
+    """The points that are estimated [P x knobs]; start() is the first where the Sketch is no modelled contraction."""
+    if isinstance(sketch, Contraction) and sketch.modelled:  # whatever the cores
+        if sketch.size <= sketch.listed:
+            seed = 0
+        if (seed,) not in sketch.visited:
+            whole = sketch.size <= sketch.listed
+            points = sketch.every() if whole else np.unique(sketch.points(walks(sketch.model, seed)), axis=0)
+            sketch.visited[seed,] = points
+        return sketch.visited[seed,]
+    if (seed, cores) not in sketch.visited:
+        start = sketch.start()[None, :]
+        points = sketch.every() if sketch.size <= sketch.listed else annealed(sketch, cores, seed)
+        sketch.visited[seed, cores] = np.concatenate([start, points[~(points == start).all(axis=1)]])
+    return sketch.visited[seed, cores]
 
 
 def annealed(sketch: Sketch, cores: int, seed: int) -> Points:
     """Where annealed walks over the knobs of any Sketch come by [P x knobs]: an action moves one knob by one value, its
     benefit is the quotient of the estimates, and the colder it gets, the less else than the best is taken."""
     rng = np.random.default_rng(seed)
-    legal, estimate = _looked_up(sketch, cores)
     at = np.concatenate([sketch.start()[None, :], sketch.random(WALKERS - 1, rng)])
-    seconds = estimate(at)
+    seconds = sketch.estimate(at, cores)
     seen, temperature = [at], 1.0
     for _ in range(ANNEALED_STEPS):
         moved = at.copy()
         knob, up = rng.integers(0, len(sketch.sizes), len(at)), rng.integers(0, 2, len(at)) * 2 - 1
         row = np.arange(len(at))
         moved[row, knob] = np.clip(moved[row, knob] + up, 0, np.array(sketch.sizes)[knob] - 1)
-        moved = np.where(legal(moved)[:, None], moved, at)
-        then = estimate(moved)
+        moved = np.where(sketch.legal(moved)[:, None], moved, at)
+        then = sketch.estimate(moved, cores)
         taken = rng.random(len(at)) < (seconds / then) ** (1 / temperature)
         at, seconds = np.where(taken[:, None], moved, at), np.where(taken, then, seconds)
         seen.append(moved)
         temperature *= COOLING
     return np.unique(np.concatenate(seen), axis=0)
-
-
-def _looked_up(sketch: Sketch, cores: int) -> tuple[Callable[[Points], Bools], Callable[[Points], Floats]]:
-    """legal() and estimate() of `sketch`: of a space that is small enough they are computed once, of all points."""
-    if sketch.size > sketch.tabled:
-        return sketch.legal, lambda points: sketch.estimate(points, cores)
-    legal, seconds, points = np.zeros(sketch.size, np.bool_), np.zeros(sketch.size), sketch.every()
-
-    def places(points: Points) -> Ints:
-        return np.asarray(np.ravel_multi_index(tuple(points.T), sketch.sizes), np.int64)
-
-    legal[places(points)], seconds[places(points)] = True, sketch.estimate(points, cores)
-    return lambda points: legal[places(points)], lambda points: seconds[places(points)]
 
 
 @dataclass(frozen=True)

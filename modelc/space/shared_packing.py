@@ -22,8 +22,7 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.expr import DTYPES
 from modelc.ir.program import BoundTask, Program
-from modelc.space.choose import Schedules
-from modelc.space.construct import Constructed
+from modelc.space.choose import Schedule, Schedules
 from modelc.space.rules.derivation import derive, rules
 
 SHARE = 0.02  # of a Program's seconds, for all constants together
@@ -32,7 +31,7 @@ MOST_SLOWER = 0.25  # of a Task's own seconds: schedules beyond are not looked a
 
 Form = tuple[str, ...]  # what tells one stored form of a constant from another
 Forms = frozenset[tuple[int, Form]]  # of what a Task reads, by the number of the place
-Offers = dict[Forms, tuple[Constructed | None, float]]  # schedules (None: as it is), and how many seconds they lose
+Offers = dict[Forms, tuple[Schedule | None, float]]  # schedules (None: as it is), and how many seconds they lose
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class SharedPacking:
     saved_bytes: int = 0
     several_bytes: int = 0
     slower: tuple[float, ...] = ()
-    schedules: Mapping[str, Constructed] = field(default_factory=dict)
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -102,7 +101,7 @@ def shared_packing_of(
     total = [seconds_of(program, schedules) for program in programs]
     left = [SHARE * seconds for seconds in total]
     taken = dict(own)
-    changed: dict[str, Constructed] = {}
+    changed: dict[str, Schedule] = {}
     for group in groups:
         offers = {key: _offers(readers[key], schedules, places[key]) for key in group if key not in given}
         offers |= {key: {own[key]: (None, 0.0)} for key in group if key in given}
@@ -183,7 +182,7 @@ def current(
     reader: Reader,
     schedules: Schedules,
     given: Mapping[str, Candidate],
-    preferred: Mapping[str, Constructed],
+    preferred: Mapping[str, Schedule],
 ) -> tuple[Candidate, float]:
     """The schedule of a Task as things are, and what it takes: a `given` one, a `preferred` one, or its own."""
     key = reader.task.hash
@@ -252,7 +251,7 @@ def _summary(
     constants: Constants,
     places: Mapping[str, Mapping[str, int]],
     forms: tuple[Mapping[str, Forms], Mapping[str, Forms]],
-    schedules: Mapping[str, Constructed],
+    schedules: Mapping[str, Schedule],
     slower: Iterable[float],
 ) -> SharedPacking:
     """What is stored in how many forms before and after."""

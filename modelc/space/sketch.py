@@ -57,15 +57,16 @@ class Sketch(ABC):
     """One way to compute `task`, the Task after `stages`, on `target`. `kind` is what it has in common with Sketches of
     other Tasks ("contraction", "attention"), `name` tells it from others of the same Task ("vectors", "amx-bf16").
 
-    `doubt` is the relative error of its price, where that is large: within it, start() wins. A space of at most
-    `tabled` points is priced whole before a walk, which would price a dozen points at a time."""
+    `doubt` is the relative error of its price, where that is large: within it, start() wins. Construction prices a
+    space of at most `listed` points whole: all at once take less time than the steps of a walk."""
 
     doubt = 0.0
-    tabled = 0
+    listed = 1 << 8
     handicap = 1.0  # factor of its price in comparisons with other Sketches: above 1 for what rules would not take
 
     def __init__(self, kind: str, name: str, task: Task, target: Target, stages: Sequence[Stage]):
         self.kind, self.name, self.task, self.target, self.stages = kind, name, task, target, tuple(stages)
+        self._first: dict[int, float] = {}  # by the cores
         self.visited: dict[tuple[int, ...], Points] = {}  # where construction's walks came by (construct.py)
 
     @abstractmethod
@@ -95,6 +96,12 @@ class Sketch(ABC):
         does not see and that is not as rules would have it."""
         price = seconds(self.work(points, cores), self.target.cost)
         return np.asarray(price * (1 + SECOND_BEST * self.away(points)), np.float64)
+
+    def first(self, cores: int) -> float:
+        """The price of start(), in seconds."""
+        if cores not in self._first:
+            self._first[cores] = float(self.estimate(self.start()[None, :], cores)[0])
+        return self._first[cores]
 
     def derived(self, values: Values) -> Task:
         """The Task after the stages of the Candidate that `values` describe: knobs may choose stages too."""

@@ -138,7 +138,7 @@ def _tune(request: TuneRequest, places: Sequence[Path]) -> tuple[TuneResult, ...
             steering = applied(fixed.over(settings.inputs), path, feed)
         stages = Stages(progress=_naming(request.say, path.stem) if len(models) > 1 else request.say)
         asked_for = (path, digest, target, settings.fixing(fixed), steering.shapes)
-        runs.append(Run(*asked_for, constants=steering.constants, inputs=feed, stages=stages))
+        runs.append(Run(*asked_for, constants=steering.constants, inputs=feed, stages=stages, store=request.store))
     for place in places:
         check_place(place)
     find_toolchain(target.triple)

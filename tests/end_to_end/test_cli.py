@@ -418,7 +418,7 @@ def _broken(*_: object, **options: object) -> None:
         ("modelc.frontend.onnx.Importer", "_operator", ("stage import", "node 'Sigmoid_0' (Sigmoid)")),
         ("modelc.passes.eliminate_dead.EliminateDead", "__call__", ("stage simplify", "pass eliminate_dead")),
         ("modelc.compile.pipeline.Run", "schedule", ("stage schedule", "task ", "('Sigmoid_0')")),
-        ("modelc.codegen.kernels", "compile_once", ("stage codegen", "task ", "('Sigmoid_0')")),
+        ("modelc.codegen.kernels", "compile_nest", ("stage codegen", "task ", "('Sigmoid_0')")),
         ("modelc.compile.publish", "write_package", ("stage package",)),
         ("modelc.compile.publish", "verify_outputs", ("stage verify",)),
         ("modelc.compile.command", "digest_of", ()),

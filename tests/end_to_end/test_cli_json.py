@@ -48,7 +48,7 @@ def documents(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Callable
     return printed
 
 
-def test_verbs_print_what_their_schemas_say(documents) -> None:
+def test_verbs_print_what_their_schemas_say(documents, monkeypatch, tmp_path) -> None:
     """Here those that are quick; where a test prints another's document, conftest.py compares that too."""
     seen = [
         *documents("compile", MODEL, "-o", PACKAGE),
@@ -59,10 +59,13 @@ def test_verbs_print_what_their_schemas_say(documents) -> None:
         *documents("diff", PACKAGE, PACKAGE, "--no-times"),
         *documents("build", "--dry-run"),
         *documents("doctor"),
+        *documents("cache", "show"),
         *documents("targets", "list"),
         *documents("targets", "show", "cortex-a76"),
         *documents("targets", "key"),
     ]
+    monkeypatch.setenv("MODELC_CACHE", str(tmp_path / "cache"))
+    seen += documents("cache", "clear")
     measuring = {"bench", "profile", "verify", "tune", "reduce", "report", "targets-check"}
     database = {f"database-{part}" for part in ("show", "export", "import", "prune")}
     assert set(NAMES) - set(seen) == {"modelc", *measuring, *database}

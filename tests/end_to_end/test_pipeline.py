@@ -72,10 +72,9 @@ def test_choices_rebuild_the_package_byte_for_byte_without_scheduling(tmp_path, 
         raise AssertionError("something was scheduled")
 
     small.package()
-    kernels._compiled.cache_clear()
     monkeypatch.setattr(pipeline.Schedules, "chosen", refuse)
     again = tmp_path / "net.modelc"
-    modelc.compile(small.model(), output=again, choices=small.package() / "choices.json")
+    modelc.compile(small.model(), output=again, choices=small.package() / "choices.json", cache=False)
     assert digests(again) == digests(small.package())
 
 
@@ -115,7 +114,7 @@ def test_choices_that_are_no_schedule_are_refused_before_lowering(tmp_path, monk
         elif spoil == "stages":
             task["stages"] = [{"rule": "winograd", "block": "none", "m": 2}]
     (tmp_path / "choices.json").write_text(json.dumps(data))
-    monkeypatch.setattr(kernels, "compile_once", lambda *_: pytest.fail("it was lowered"))
+    monkeypatch.setattr(kernels, "compile_nest", lambda *_: pytest.fail("it was lowered"))
     with pytest.raises(ConfigError, match=r"of the task [^ ]+ .[0-9a-f]+. does not fit it"):
         modelc.compile(small.model(), output=tmp_path / "p", choices=tmp_path / "choices.json")
 
@@ -178,9 +177,8 @@ def test_an_unknown_stage_is_refused(tmp_path) -> None:
 
 
 def test_the_number_of_threads_does_not_change_a_byte(tmp_path) -> None:
-    small.package()
-    kernels._compiled.cache_clear()
-    result = modelc.compile(small.model(), output=tmp_path / "p", choices=small.package(), threads=1, verify=False)
+    again = {"choices": small.package(), "threads": 1, "verify": False, "cache": False}
+    result = modelc.compile(small.model(), output=tmp_path / "p", **again)
     assert result.threads == 1 and result.report is None
     assert digests(tmp_path / "p")["libnet.so"] == digests(small.package())["libnet.so"]
 
@@ -236,11 +234,11 @@ def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    for place in ("codegen.kernels.compile_once", "compile.publish.verify_outputs"):
+    for place in ("codegen.kernels.compile_nest", "compile.publish.verify_outputs"):
         with monkeypatch.context() as patch:
             patch.setattr(f"modelc.{place}", interrupt)
             with pytest.raises(KeyboardInterrupt):
-                modelc.compile(small.model(), output=tmp_path / "p.modelc", shapes=small.SHAPES[:1])
+                modelc.compile(small.model(), output=tmp_path / "p.modelc", shapes=small.SHAPES[:1], cache=False)
         assert os.listdir(tmp_path) == []
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from modelc.cache.store import Store
+from modelc.compile import request
 from modelc.ir.expr import Const, op
 from modelc.space.choose import Schedules
 
 
 def broken(monkeypatch) -> None:
-    """Every kernel from now on is compiled for a Nest whose maps give 1 more."""
+    """Every kernel from now on is compiled for a Nest whose maps give 1 more, and kept nowhere."""
+    monkeypatch.setattr(request, "user_store", lambda: Store(None))
     accept = Schedules.accepted
 
     def spoil(statement):

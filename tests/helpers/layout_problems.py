@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +38,9 @@ class Known:
 
     def seconds(self, task: Task) -> float:
         return self.told(task)
+
+    def prepare(self, tasks: Sequence[Task], earnest: bool) -> None:
+        pass
 
     def optimistic(self, task: Task) -> float:
         return self.told(task)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -77,6 +78,9 @@ class Counted:
     def seconds(self, task: Task) -> float:
         self.asked.append(task.hash)
         return self.costs[task.hash]
+
+    def prepare(self, tasks: Sequence[Task], earnest: bool) -> None:
+        pass
 
     def optimistic(self, task: Task) -> float:
         return self.costs[task.hash] * self.share[task.hash]

@@ -55,6 +55,7 @@ _RULES = {
         Rule("lengthen", lengthen_rule),
     )
 }
+SHIPPED = frozenset(_RULES)  # the names of our own
 
 
 def register_rule(rule: Rule) -> None:

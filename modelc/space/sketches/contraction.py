@@ -33,6 +33,8 @@ from modelc.space.tiling.tiled import FAR, MAX_VECTORS, Tiled, TiledKnobs
 class Contraction(Sketch):
     """The Sketch of `tiled`. `known`: the analytic cost was fitted to such register tiles."""
 
+    listed = 1 << 11
+
     def __init__(self, tiled: Tiled):
         unit = "vectors" if tiled.unit.intrinsic is None else tiled.unit.intrinsic.name
         name = f"{unit} along {tiled.vector}{', unpacked' if tiled.unpacked else ''}"

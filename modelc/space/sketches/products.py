@@ -67,7 +67,7 @@ class ProductRoles:
 class Products(Sketch):
     """A Sketch with the knobs rows.N, vectors, chunk, steps and prefetch of its products."""
 
-    tabled = 1 << 14
+    listed = 1 << 14
     chunked: str  # the products' iterator that chunks are of
     first_chunk: int  # of its values, as rules have it
     gemm: Tiled  # the products in such a chunk
