@@ -111,8 +111,11 @@ class Store:
                     connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
                     connection.execute(SCHEMA)
                 return work(connection)
-        except (sqlite3.Error, OSError) as error:
+        except sqlite3.Error as error:
             self.trouble = f"the cache {self.path} is not used: {error}; `modelc cache clear` begins it anew"
+            return otherwise
+        except OSError as error:
+            self.trouble = f"the cache {self.path} is not used: {error.strerror or error}"
             return otherwise
 
     def _rows(self, connection: sqlite3.Connection, kind: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeGuard
 
 from modelc.codegen.intrinsics.checked import require_checked
+from modelc.codegen.kernel import Kernel, KernelStep
 from modelc.codegen.lean_tvm import tvm
 from modelc.codegen.llvm import build_module, object_code
 from modelc.codegen.llvm_check import check_llvm
-from modelc.codegen.lower.nest import KernelStep, lower_nest
+from modelc.codegen.lower.nest import lower_nest
 from modelc.codegen.opaque import opaque_source
 from modelc.ir.expr import Op, operations
 from modelc.ir.nest import Call, For, Leaf, Nest, Stmt, walk
@@ -20,44 +19,6 @@ from modelc.target import Target, llvm_target
 
 SHORT = 16  # iterations of a loop that LLVM may unroll to its gain
 LOADED_WHERE_USED = "-sink-insts-to-avoid-spills:bool=true"  # constants, of LLVM's machine code
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """Machine code of one Task: an object file, or C source for an opaque Block; its steps run in order."""
-
-    symbol: str
-    object: bytes | None
-    source: str | None
-    steps: tuple[KernelStep, ...]
-    temporaries: tuple[tuple[str, int], ...]  # name, bytes: arena storage shared by the steps
-
-    def to_bytes(self) -> bytes:
-        """A kernel of machine code, for from_bytes()."""
-        assert self.object is not None
-        steps = [
-            {**vars(s), "written": sorted(s.written), "intrinsics": [i.name for i in s.intrinsics]} for s in self.steps
-        ]
-        head = {"symbol": self.symbol, "steps": steps, "temporaries": self.temporaries}
-        return json.dumps(head).encode() + b"\n" + self.object
-
-    @staticmethod
-    def from_bytes(data: bytes, target: Target) -> Kernel:
-        """What to_bytes() gave, of a kernel for `target`."""
-        text, _, code = data.partition(b"\n")
-        head, by_name = json.loads(text), {i.name: i for i in target.available_intrinsics}
-        steps = tuple(
-            KernelStep(
-                step["symbol"],
-                tuple(step["args"]),
-                frozenset(step["written"]),
-                step["extent"],
-                step["scratch_bytes"],
-                tuple(by_name[name] for name in step["intrinsics"]),
-            )
-            for step in head["steps"]
-        )
-        return Kernel(head["symbol"], code, None, steps, tuple((name, size) for name, size in head["temporaries"]))
 
 
 def compile_nest(nest: Nest, symbol: str, target: Target) -> Kernel:

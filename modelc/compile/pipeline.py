@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
 from modelc import __version__
 from modelc.cache.code import MACHINE_CODE, code_digest, key_of
 from modelc.cache.store import Store, user_store
+from modelc.codegen.kernel import Kernel
 from modelc.compile.byte_prices import Reasons, slower_in_bytes, widened_bytes
 from modelc.compile.choices import (
     Choices,
@@ -75,9 +76,6 @@ from modelc.target.family import priced_as_another
 from modelc.verify.check import drawn
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 from modelc.verify.report import Report
-
-if TYPE_CHECKING:
-    from modelc.codegen.kernels import Kernel
 
 MOST_THREADS = 4
 NAMED = 4  # nodes of a task that an error names
@@ -157,9 +155,7 @@ class Run:
             check_place(output)
         require(self.target, self.config.policy.precision)  # what no tool mends, before tools are asked for
         if self.stages.reach("codegen"):
-            from modelc.codegen.kernels import llvm_machine  # and TVM, which nothing before needs
-
-            llvm_machine(self.target)
+            self.check_machine()
         if self.stages.reach("package"):
             _ = self.toolchain
             if verify and self.stages.reach("verify"):
@@ -201,6 +197,15 @@ class Run:
             consulted=self.recorded.consulted if self.recorded else None,
             answers=self.recorded.consulted.answers(self.recorded.database) if self.recorded else "",
         )
+
+    def check_machine(self) -> None:
+        """Raises TargetError where LLVM makes no code for the target; what it made some for is not asked again."""
+        key = key_of(code_digest(MACHINE_CODE), repr(self.target))
+        if not self.store.get("machine", [key]):
+            from modelc.codegen.kernels import llvm_machine  # and TVM, which nothing before needs
+
+            llvm_machine(self.target)
+            self.store.put("machine", {key: b""})
 
     def built(self, output: Path, verify: bool, keep_unverified: bool) -> Built:
         """Every stage. With precision auto, a package that is too far off is made again with Tasks in float32."""
@@ -411,8 +416,6 @@ class Run:
     def kept_kernels(self, tasks: Mapping[str, Task]) -> dict[str, Kernel]:
         """Of the Tasks by their hash those kernels that were compiled before, of the Candidate that is tried first:
         their Nests were verified then."""
-        from modelc.codegen.kernels import Kernel
-
         blocks = {key: task for key, task in tasks.items() if all(isinstance(b, Block) for b in task.blocks)}
         keys = {}
         for key, task in blocks.items():
@@ -470,7 +473,9 @@ class Run:
 
     def compile_all(self, tasks: Mapping[str, Task], chosen: Mapping[str, Chosen]) -> dict[str, Kernel]:
         """Machine code of the Tasks by their hash, which is kept."""
-        from modelc.codegen.kernels import compile_nest
+        if not chosen:
+            return {}
+        from modelc.codegen.kernels import compile_nest  # and TVM, before this process forks
 
         waiting = [*chosen]
 

@@ -19,7 +19,7 @@ from modelc.space.rules.derivation import rounding_error
 from modelc.target import Target
 
 if TYPE_CHECKING:
-    from modelc.codegen.kernels import Kernel
+    from modelc.codegen.kernel import Kernel
 
 SYMBOL = "kernel"
 

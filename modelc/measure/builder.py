@@ -32,7 +32,7 @@ from modelc.plan.program import Compiled, is_serial
 from modelc.target import Target
 
 if TYPE_CHECKING:
-    from modelc.codegen.kernels import Kernel
+    from modelc.codegen.kernel import Kernel
 
 PR_SET_PDEATHSIG = 1
 GARBAGE = 100_000  # objects more than before, when cycles are looked for: a kernel makes as many, and few cycles

@@ -12,7 +12,7 @@ from modelc.measure.data import stored_bytes
 from modelc.measure.measurement import Effort, Outcome
 
 if TYPE_CHECKING:
-    from modelc.codegen.kernels import Kernel
+    from modelc.codegen.kernel import Kernel
 
 LINE = 64  # bytes: what the runtime places begins at a cache line
 

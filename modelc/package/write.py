@@ -22,7 +22,7 @@ from modelc.errors import PackageError
 from modelc.package import manifest
 from modelc.package.glue import plan_source
 from modelc.package.link import Code, link_foreign, link_shared, link_static, runtime_sources
-from modelc.package.manifest import SCHEMA_VERSION, Linked, Manifest
+from modelc.package.manifest import SCHEMA_VERSION, FileInfo, Linked, Manifest
 from modelc.package.read import Package, file_info, read_manifest_of, read_package, unpacked
 from modelc.package.spec import PackageSpec
 from modelc.package.texts import package_texts
@@ -98,7 +98,10 @@ def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
             choices_sha256=hashlib.sha256(choices).hexdigest(),
             versions=dict(sorted(spec.versions.items())),
             notes=spec.notes,
-            files={path.name: file_info(path) for path in sorted(folder.iterdir())},
+            files={
+                path.name: FileInfo(spec.params_bytes, params_sha256) if path.name == PARAMS else file_info(path)
+                for path in sorted(folder.iterdir())
+            },
             params=tuple((offset, array.nbytes) for offset, array in spec.params),
             params_bytes=spec.params_bytes,
             linked=linked,

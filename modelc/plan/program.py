@@ -6,17 +6,17 @@ some kernel reads it in, shared by tasks and by variants.
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from modelc.codegen.kernel import Kernel
 from modelc.codegen.lower.in_place import in_place
 from modelc.codegen.pack import pack_constant
 from modelc.errors import InvalidIR
@@ -35,9 +35,7 @@ from modelc.plan.structure import Assembly, Structured, structured
 from modelc.space.analysis.work import block_flops, executed_dtype
 from modelc.space.rules.derivation import constant_data, rounding_error
 
-if TYPE_CHECKING:
-    from modelc.codegen.kernels import Kernel
-
+COMPARED = 512  # bytes at least of two constants that are compared before all are
 SERIAL_FLOPS, SERIAL_BYTES = 100_000, 65_536  # a step with less of both is over before a second thread has woken up
 
 
@@ -120,7 +118,9 @@ class Parameters:
 
     arrays: list[tuple[int, NDArray[Any]]] = field(default_factory=list)
     end: int = 0
-    _by_content: dict[tuple[int, bytes], int] = field(default_factory=dict)
+    _alike: dict[tuple[int, bytes], list[tuple[int, NDArray[Any]]]] = field(
+        default_factory=dict
+    )  # by size and some bytes
     _by_use: dict[tuple[int, str, str], tuple[int, object]] = field(default_factory=dict)
 
     def place(self, data: NDArray[Any], buffer: Buffer, layout: Layout) -> int:
@@ -132,12 +132,15 @@ class Parameters:
         return self._by_use[use][0]
 
     def _store(self, array: NDArray[Any]) -> int:
-        content = (array.nbytes, hashlib.sha256(array.reshape(-1).view(np.uint8).data).digest())
-        if content not in self._by_content:
-            self._by_content[content] = self.end
-            self.arrays.append((self.end, array))
-            self.end += aligned(array.nbytes)
-        return self._by_content[content]
+        content = array.reshape(-1).view(np.uint8)
+        alike = self._alike.setdefault((content.size, content[:: content.size // COMPARED + 1].tobytes()), [])
+        for offset, other in alike:
+            if np.array_equal(other.reshape(-1).view(np.uint8), content):
+                return offset
+        alike.append((self.end, array))
+        self.arrays.append(alike[-1])
+        self.end += aligned(array.nbytes)
+        return alike[-1][0]
 
 
 @dataclass(frozen=True)

@@ -212,7 +212,7 @@ def _percentiles(times: Slices) -> dict[str, Any]:
     return {"median_ms": median(times), "p10_ms": p10, "p90_ms": p90, "runs": len(runs)}
 
 
-def beside_ort(package: str | Path, model: str | Path, seconds: float = 1.0) -> dict[str, float] | None:
+def beside_ort(package: str | Path, model: str | Path, seconds: float = 0.4) -> dict[str, float] | None:
     """A short look: milliseconds of a package and of ONNX Runtime by turns, for about `seconds` together, on one
     thread, and how many times as fast the package is; None where one of them cannot run here."""
     try:

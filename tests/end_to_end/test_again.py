@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -114,7 +115,7 @@ def test_wrong_machine_code_in_the_cache_is_caught_by_verification(tmp_path, ane
         for model in models:
             modelc.compile(model, output=tmp_path / f"{model.stem}.modelc", prefix="net", database=False)
     (right, code), (_, other) = (next(iter(new.items())) for kind, new in rows if kind == "kernel")
-    symbols = [kernels.json.loads(data.partition(b"\n")[0])["symbol"].encode() for data in (code, other)]
+    symbols = [json.loads(data.partition(b"\n")[0])["symbol"].encode() for data in (code, other)]
     anew()
     store.user_store().put("kernel", {right: other.replace(symbols[1], symbols[0])})
     anew()

@@ -19,7 +19,7 @@ from tiny_package import skip_without_tools
 
 import modelc
 from modelc.codegen import kernels
-from modelc.codegen.kernels import Kernel, KernelStep
+from modelc.codegen.kernel import Kernel, KernelStep
 from modelc.compile import pipeline
 from modelc.compile.choices import read_choices_file
 from modelc.compile.command import compile_request

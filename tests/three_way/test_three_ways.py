@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from three_ways import WAYS, Built, build, random_inputs, run_kernel, task_of, with_kernel
 
-from modelc.codegen.kernels import Kernel, KernelStep
+from modelc.codegen.kernel import Kernel, KernelStep
 
 TASK = task_of("Relu", {}, [(5, 33)])  # 165 elements
 GOOD = "for (int k = 0; k < 165; ++k) y[k] = x[k] > 0 ? x[k] : 0;"

@@ -10,7 +10,7 @@ becomes one stack slot per vector, which LLVM promotes to registers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, reduce
 from math import prod
 from typing import Any, NamedTuple, TypeVar
@@ -29,6 +29,7 @@ from modelc.codegen.intrinsics.applications import (
     tile_file,
 )
 from modelc.codegen.intrinsics.lowering import Place, emit, imported, release, set_up, store
+from modelc.codegen.kernel import KernelStep
 from modelc.codegen.lean_tvm import tvm, tx
 from modelc.codegen.lower.expressions import Expressions
 from modelc.codegen.lower.in_place import in_place
@@ -70,20 +71,6 @@ STACK_BYTES = 1 << 14  # larger local storage is taken from the scratch of the t
 ALIGN = 64
 
 T = TypeVar("T", bound=Stmt)
-
-
-@dataclass(frozen=True)
-class KernelStep:
-    """One C function: `void SYMBOL(T* arg..., uint8_t* scratch, int32_t begin, int32_t end)` over [0, extent).
-    `written` are those of its arguments that it writes. `intrinsics` are what its loops are made of; without any they
-    are plain vectors."""
-
-    symbol: str
-    args: tuple[str, ...]
-    written: frozenset[str]
-    extent: int
-    scratch_bytes: int
-    intrinsics: tuple[Intrinsic, ...] = ()
 
 
 class Phase(NamedTuple):
