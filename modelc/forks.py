@@ -2,7 +2,7 @@
 
 What a fork reads is this process's, so items and what the function refers to are not sent to it; results come back
 pickled, from forks of our own and from nobody else. A process forks where it is modelc's own and has no other threads,
-which could hold locks that no thread of the fork would release. Elsewhere threads may share the work: LLVM leaves the
+which could hold locks that no thread of a fork would release. Elsewhere threads may share the work: LLVM leaves the
 interpreter alone for the most part of its own.
 
     items     a pipe of their numbers, from which each fork takes the next
@@ -18,6 +18,8 @@ import signal
 import struct
 import threading
 import traceback
+import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -54,9 +56,13 @@ def shared(
         yield from ((number, function(item)) for number, item in enumerate(items))
 
 
+harmless: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # threads that hold no lock which a fork would need
+
+
 def can_fork() -> bool:
-    """Whether forks of this process can work: it is modelc's own, and has one thread."""
-    return hasattr(os, "fork") and is_own_process() and threading.active_count() == 1
+    """Whether forks of this process can work: it is modelc's own, and has one thread, but for harmless ones."""
+    threads = {*threading.enumerate()} - {*harmless}
+    return hasattr(os, "fork") and is_own_process() and threads == {threading.current_thread()}
 
 
 def _threaded(function: Callable[[T], R], items: Sequence[T], count: int) -> Iterator[tuple[int, R]]:
@@ -78,7 +84,9 @@ def _forked(function: Callable[[T], R], items: Sequence[T], numbers: range, coun
             reading, writing = os.pipe()
             # What a signal's handler raises within the hooks of fork() is lost: signals wait until it is done.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-            process = os.fork()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of harmless threads
+                process = os.fork()
             if not process:
                 _serve(function, items, waiting, writing, before)
             os.close(writing)

@@ -25,6 +25,7 @@ from modelc.ops import evaluate_graph
 from modelc.package import read_package
 from modelc.passes import run_passes
 from modelc.passes.machine import Machine
+from modelc.space.choose import Schedules
 from modelc.target import load_target
 
 
@@ -65,9 +66,9 @@ def test_where_bytes_are_multiplied_quickly_nothing_is_kept(tmp_path: Path, name
         machine = Machine.of(target)
         return run_passes(original, machine=Machine(machine.units, machine.kept_bytes, machine.dots, reasons))  # type: ignore[arg-type]
 
-    reasons = slower_in_bytes(original, simplified, target, load_config(), lambda model: None)
+    reasons = slower_in_bytes(original, simplified, target, load_config(), lambda model: None, Schedules)
     assert reasons.keys() == real
-    assert not slower_in_bytes(original, simplified, target, load_config(), lambda model: int(1.2 * model))
+    assert not slower_in_bytes(original, simplified, target, load_config(), lambda model: int(1.2 * model), Schedules)
     graph = simplified(reasons)
     assert sum(node.op == "ConvInteger" for node in graph.nodes) == 2 - len(real)
 

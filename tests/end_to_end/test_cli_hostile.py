@@ -339,7 +339,7 @@ def test_no_room_for_temporary_files(tmp_path) -> None:
 # --- JSON ---------------------------------------------------------------------------------------------------------
 
 
-READ_NOTHING = ("targets", "database", "doctor", "help")
+READ_NOTHING = ("targets", "database", "cache", "doctor", "help")
 
 
 @pytest.mark.parametrize("verb", [verb.name for verb in VERBS if verb.name not in READ_NOTHING])
@@ -452,7 +452,7 @@ def test_a_resource_that_ran_out_has_a_sentence() -> None:
 
 def test_a_limit_of_memory_is_a_sentence() -> None:
     """TVM goes on without its compiler where that cannot be loaded."""
-    flags = "--dim batch=1 --dim h=20 --dim w=24 --stop-after codegen"
+    flags = "--dim batch=1 --dim h=20 --dim w=24 --stop-after codegen --no-cache"
     done = shell(f"ulimit -v 300000; $modelc compile $model {flags}", OPENBLAS_NUM_THREADS="1")
     assert done.returncode == 2 and re.search(b"cannot be loaded: .*allow 2 GB|needs more memory", done.stderr)
 

@@ -60,6 +60,7 @@ COMMANDS = {
     "database merge": ["database", "merge", RECORDS, "--database", "andere î.sqlite"],
     "database prune": ["database", "prune", "--failed", "--database", "andere î.sqlite"],
     "doctor": ["doctor"],
+    "cache": ["cache", "show"],
     "help": ["help", "compile"],
 }
 MATRIX = f"""schema: 1

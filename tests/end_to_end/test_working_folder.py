@@ -32,7 +32,7 @@ from modelc.verify.engine import NAMES, Engine
 PYTHONS = ("json.py", "numpy.py", "modelc.py", "onnx.py", "tvm.py", "runpy.py", "pickle.py", "ziglang.py")
 VERBS_RUN = {
     *("compile", "tune", "verify", "bench", "profile", "run", "inspect", "reduce", "targets", "database"),
-    *("build", "diff", "report", "doctor", "help"),
+    *("build", "diff", "report", "doctor", "cache", "help"),
 }
 MATRIX = """\
 schema: 1
@@ -129,6 +129,7 @@ def test_no_verb_executes_it(marker: Path, tmp_path: Path) -> None:
     modelc("diff", "p", "t", "--no-times")
     modelc("report", "p", "-o", "p.html")
     modelc("doctor")
+    modelc("cache", "show")
     modelc("help", "compile")
     assert {verb for verb, *_ in asked} - {"--version"} == VERBS_RUN == {verb.name for verb in VERBS}
     command = [*installed(tmp_path), *map(BETWEEN.join, asked)]

@@ -48,6 +48,7 @@ from modelc.space.rules.rule import (
 from modelc.space.rules.sums import Matrix, matrix_times
 
 LEVELS = (1, 2)  # how often matrices are cut in halves
+SUMMED = 1 << 14  # elements of every part of a kernel that are added up at once
 
 # Of each product: the parts of A that are added up [row half][depth half], those of B [depth half][column half], and
 # the parts of C that it is added to [row half][column half].
@@ -344,11 +345,21 @@ def summed_kernel(
     whole = data.reshape(task.buffer(name).shape)
     deep, wide = (matrices.kernel.indices.index(Var(n)) for n in (depth, columns))
     halves = [np.array_split(k, by.parts, axis=wide) for k in np.array_split(whole, by.parts, axis=deep)]
-    result = np.empty((by.products, *halves[0][0].shape), data.dtype)
-    for t, factors in enumerate(by.kernel):
-        terms = [float(x) * halves[l][j].astype(np.float64) for (l, j), x in np.ndenumerate(factors) if x]
-        result[t] = sum(terms[1:], terms[0])
-    return result
+    flat = {
+        (l, j): np.ascontiguousarray(part).reshape(-1) for l, row in enumerate(halves) for j, part in enumerate(row)
+    }
+    terms = [[(at, float(x)) for at, x in np.ndenumerate(factors) if x] for factors in by.kernel]
+    size = flat[0, 0].size
+    result = np.empty((by.products, size), data.dtype)
+    for start in range(0, size, SUMMED):  # while the parts lie near
+        part = slice(start, min(start + SUMMED, size))
+        real = {at: values[part].astype(np.float64) for at, values in flat.items()}
+        for t, ((first, x), *others) in enumerate(terms):
+            total = x * real[first]
+            for at, factor in others:
+                total += factor * real[at]
+            result[t, part] = total
+    return result.reshape(by.products, *halves[0][0].shape)
 
 
 def error_bound(task: Task, block: str, rows: str, columns: str, depth: str, levels: int) -> float:
