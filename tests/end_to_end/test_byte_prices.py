@@ -68,6 +68,7 @@ def test_where_bytes_are_multiplied_quickly_nothing_is_kept(tmp_path: Path, name
     reasons = slower_in_bytes(original, simplified, target, load_config(), lambda model: None)
     assert reasons.keys() == real
     assert not slower_in_bytes(original, simplified, target, load_config(), lambda model: int(1.2 * model))
+    assert slower_in_bytes(original, simplified, target, load_config(), lambda model: 9 * model).keys() == real
     graph = simplified(reasons)
     assert sum(node.op == "ConvInteger" for node in graph.nodes) == 2 - len(real)
 
