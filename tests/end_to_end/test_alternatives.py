@@ -311,6 +311,16 @@ def test_alternatives_share_subjects(network: Path) -> None:
     assert total(together.weights)(seconds, []) == min(float(row @ seconds) for row in together.weights.each)
 
 
+def test_layouts_that_are_measured_to_be_faster_are_combined(network: Path) -> None:
+    run = Run(network, digest_of(network), load_target("x86-64-v3"), load_config(), ({},))
+    own = Alternatives(run, Network.of("m", run, network.parent / "p").base)
+    tasks = {key: task for alternative in (own.base, *own.promising()) for key, task in alternative.tasks.items()}
+    found = own.combined({key: 1e-4 if split(task) else 1e-3 for key, task in tasks.items()}, ())
+    assert found is not None and is_split(found.programs.layouts[0]) and "values stored otherwise" in found.says
+    assert any(map(split, found.tasks.values())) and found.tasks.keys() != own.base.tasks.keys()
+    assert own.combined({}, ()) is None  # where nothing is measured
+
+
 def test_estimates_know_where_the_constants_of_their_network_lie(tmp_path: Path) -> None:
     """A Task of two networks is one of each: what the last cache holds of one it does not of the other."""
     target = load_target("x86-64-v4")

@@ -66,9 +66,11 @@ def test_where_bytes_are_multiplied_quickly_nothing_is_kept(tmp_path: Path, name
         machine = Machine.of(target)
         return run_passes(original, machine=Machine(machine.units, machine.kept_bytes, machine.dots, reasons))  # type: ignore[arg-type]
 
-    reasons = slower_in_bytes(original, simplified, target, load_config(), lambda model: None, Schedules)
+    given = (original, simplified, target, load_config())
+    reasons = slower_in_bytes(*given, lambda model: None, Schedules)
     assert reasons.keys() == real
-    assert not slower_in_bytes(original, simplified, target, load_config(), lambda model: int(1.2 * model), Schedules)
+    assert not slower_in_bytes(*given, lambda model: int(1.2 * model), Schedules)
+    assert slower_in_bytes(*given, lambda model: 9 * model, Schedules).keys() == real
     graph = simplified(reasons)
     assert sum(node.op == "ConvInteger" for node in graph.nodes) == 2 - len(real)
 

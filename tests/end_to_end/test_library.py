@@ -353,6 +353,12 @@ def test_what_is_shown_is_text() -> None:
     assert table(["<i>"], [["<b>&"]], [0.0]).count("<i>") == 0 and "&lt;b&gt;&amp;" in table(["n"], [["<b>&"]])
 
 
+@pytest.mark.parametrize(("rows", "left"), [(1, ""), (200, ""), (201, "and 1 more"), (950, "and 750 more")])
+def test_long_tables_say_how_many_rows_are_left_out(rows: int, left: str) -> None:
+    shown = table(["n"], [[n] for n in range(rows)])
+    assert shown.count("<tr>") == 1 + min(rows, 200) and re.findall("and .* more", shown) == [left] * bool(left)
+
+
 # --- the examples ----------------------------------------------------------------------------------------------------
 
 

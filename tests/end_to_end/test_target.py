@@ -71,6 +71,7 @@ def changed(path: str, value: object) -> str:
         ("cost", {"load_ports": "two"}, "cost.load_ports is 'two'; expected a positive number"),
         ("cost", {"near_share": 1.5}, "cost.near_share is 1.5; expected a number between 0 and 1"),
         ("cost", {"latencies": [4, 14, 50]}, "cost.latencies is [4, 14, 50]; expected 4 positive numbers"),
+        ("cost", {"latencies": [0, 14, 50, 200]}, "cost.latencies is [0, 14, 50, 200]; expected 4 positive numbers"),
         ("cost", {"latencies": [4, 14, 5, 200]}, "cost.latencies is [4, 14, 5, 200]; expected 4 positive numbers"),
         ("cores", None, "t.yaml lacks the key 'cores'"),
         ("peak.float32", None, "peak lacks the key 'float32'"),
@@ -260,9 +261,9 @@ def test_what_was_measured_of_an_intrinsic_holds_in_place_of_its_file() -> None:
 
 def test_parameters_of_the_cost_are_the_defaults_where_a_target_does_not_override_them() -> None:
     plain = load_target("x86-64-v3")
-    target = parse_target(changed("cost", {"load_ports": 3, "latencies": [5, 15, 60, 300]}), "t.yaml")
+    target = parse_target(changed("cost", {"load_ports": 3, "latencies": [1, 15, 60, 300]}), "t.yaml")
     assert (
-        target.cost == dataclasses.replace(plain.cost, load_ports=3.0, latencies=(5.0, 15.0, 60.0, 300.0)) != plain.cost
+        target.cost == dataclasses.replace(plain.cost, load_ports=3.0, latencies=(1.0, 15.0, 60.0, 300.0)) != plain.cost
     )
     assert parse_target(target.to_yaml(), "t.yaml") == target and target.key == plain.key
     assert "cost" not in plain.to_yaml() and yaml.safe_load(target.to_yaml())["cost"].keys() == {

@@ -161,6 +161,7 @@ CASES = [
     Case("DFT", (f(2, 6, 2), np.int64(4), np.int64(1)), {"inverse": 1}, (1, 2)),
     Case("DFT", (f(2, 6, 1), np.int64(8), np.int64(1)), {"onesided": 1}, (1, 2)),
     Case("STFT", (f(1, 32, 1), np.int64(4), positive(8)), {}, (1,)),
+    Case("STFT", (f(1, 32, 2), np.int64(4), positive(8)), {"onesided": 0}, (1,)),
     # --- contractions
     Case("MatMul", (f(4, 5), f(5, 3))),
     Case("MatMul", (f(2, 1, 4, 5), f(3, 5, 6))),

@@ -12,6 +12,7 @@ from operator_cases import Case, example, f
 from three_ways import build, check, random_inputs, run_task
 
 from modelc.ir.block import Block, Task
+from modelc.ir.candidate import Stage
 from modelc.ir.loop import Inside
 from modelc.ir.nest import Alloc, For, Leaf
 from modelc.ir.nest import walk as statements
@@ -19,7 +20,7 @@ from modelc.ir.text import parse_task
 from modelc.space.analysis.access import accesses
 from modelc.space.choose import chosen
 from modelc.space.rules.rfactor import rfactor_rule
-from modelc.space.sketches.phases import read_once
+from modelc.space.sketches.phases import columns_candidate, columns_task, read_once
 from modelc.target import load_target
 
 TARGET = load_target("x86-64-v4")
@@ -118,6 +119,30 @@ def test_what_follows_columns_is_done_on_a_stretch_of_them() -> None:
     found = chosen(reduction("ReduceMean", (8, 64, 5000), (1,)), TARGET).candidate
     anchor = next(n for n, s in found.blocks.items() if s.scope == "local")
     assert any(isinstance(s.at, Inside) and s.at.block == anchor for s in found.blocks.values())
+
+
+@pytest.mark.parametrize(
+    ("second", "together"), [("s[b, m] * float32(0.5)", True), ("s[b, m] + s[b, 4999 - m]", False)]
+)
+def test_what_follows_columns_waits_for_all_of_them_where_it_reads_others(second: str, together: bool) -> None:
+    text = f"""\
+task t(x0) -> (y0, y1) anchor sum
+  in x0: float32[8, 64, 5000]
+  local s: float32[8, 5000]
+  out y0: float32[8, 5000]
+  out y1: float32[8, 5000]
+  block sum [b:8 m:5000 | n:64] add
+    s[b, m] += x0[b, n, m]
+  block first [b:8 m:5000] assign
+    y0[b, m] = s[b, m] * float32(2.0)
+  block second [b:8 m:5000] assign
+    y1[b, m] = {second}"""
+    stages: list[Stage] = []
+    task = columns_task(parse_task(text), stages)
+    assert task is not None
+    _, candidate = columns_candidate(task, TARGET, stages)
+    assert any(isinstance(s.at, Inside) for s in candidate.blocks.values()) == together
+    check(parse_task(text))
 
 
 @given(st.integers(1, 40), st.integers(1, 45), st.sampled_from(["inner", "outer"]), st.sampled_from(["add", "max"]))

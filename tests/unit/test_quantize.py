@@ -39,6 +39,21 @@ def test_outliers_are_cut_off_by_some_ranges() -> None:
     assert len(ranges_of(0, 1, np.linspace(0, 1, 7, dtype=F))) < 5  # equal ones are left out
 
 
+@pytest.mark.parametrize("largest", [6, 12, 40])
+def test_least_squares_cut_off_what_costs_less_than_finer_steps(largest: float) -> None:
+    numbers = np.random.default_rng(0).normal(size=20_000).astype(F)
+    numbers[0] = largest
+
+    def error(stored: Range) -> float:
+        steps = np.clip(np.rint(numbers / F(stored.scale)) + stored.zero, 0, 255) - stored.zero
+        return float(np.square(steps * F(stored.scale) - numbers).sum())
+
+    by = {stored.by: stored for stored in ranges_of(-4, largest, numbers)}
+    others = [Range.of(-4 * share, largest * share, "") for share in (1, 0.8, 0.6, 0.4, 0.2)]
+    assert by["least squares"].scale < by["min-max"].scale
+    assert error(by["least squares"]) <= min(map(error, others))
+
+
 def test_weights_have_a_scale_for_each_channel() -> None:
     weights = np.array([[1, -2, 0.5], [0, 0, 0], [100, 3, -7]], F)
     whole, scale, zero, _ = as_bytes(weights, 0)
