@@ -59,6 +59,11 @@ def shared(
 harmless: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # threads that hold no lock which a fork would need
 
 
+def cores() -> int:
+    """CPUs that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def can_fork() -> bool:
     """Whether forks of this process can work: it is modelc's own, and has one thread, but for harmless ones."""
     threads = {*threading.enumerate()} - {*harmless}

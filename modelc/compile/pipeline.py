@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -37,7 +36,7 @@ from modelc.compile.result import CompileResult
 from modelc.compile.stages import Stages, Stopped
 from modelc.database.recorded import Recorded
 from modelc.errors import ConfigError, VerificationError, blaming
-from modelc.forks import shared
+from modelc.forks import cores, shared
 from modelc.frontend.onnx import import_model
 from modelc.frontend.quantize.packing import Packing
 from modelc.frontend.quantize.recipe import Recipe
@@ -92,8 +91,7 @@ def place_of(task: Task) -> str:
 
 def default_threads() -> int:
     """CPUs that this process may run on, but not more than kernels keep busy."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(available, MOST_THREADS)
+    return min(cores(), MOST_THREADS)
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,8 @@ def verify_outputs(
                 made = runner.run(feed, within.watch({**fed, **filled_up(read, feed)}, going) if within else None)
             except VerificationError as error:
                 failure = f"did not run: {error}"
+                if within is not None:
+                    within.judge.judge_waiting()
                 break
             judged.keep(number, feed, made)
             indices.append({name: array for name, array in feed.items() if name in indexing})
@@ -247,9 +249,9 @@ class _Inside:
 
     def end(self, outputs: Arrays) -> None:
         """The run has come to its end: every kernel was to run, and what it made of an output to stay there."""
+        self.judge.end(outputs)
         for row in self.unseen:
             self.judge.not_run(row.use, row.buffer)
-        self.judge.end(outputs)
         self.outputs = outputs
 
     def witnessed(self, model: Path, feed: Arrays, whole: Whole, departs: bool) -> Witnessed:

@@ -22,11 +22,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from modelc.forks import cores, shared
 from modelc.frontend.witness.reference_evaluator import evaluated_by_onnx, part_of
 from modelc.frontend.witness.surgery import Span, change_constants, cut, expose, save
 from modelc.scratch import TemporaryFolder
@@ -37,7 +38,9 @@ from modelc.verify.kernels.reading import BOTH_RIGHT, Explanation
 from modelc.verify.pieces import Limits, Piece, Written, moves_on
 from modelc.verify.report import MOVING, ORDINARY, SILENT, LayerReport
 
+R = TypeVar("R")
 Array = NDArray[Any]
+LEAST_SHARED = 1 << 18  # elements that several processes compare
 MOVED = 0.01  # of the tolerance: how far inputs are moved to see how far a piece moves
 MOVED_LITTLE = 4 * ROUNDOFF["float32"]  # and where another arithmetic of the same meaning may be why: x * a + b for
 # (x - mean) * s, of which the parts cancel
@@ -83,9 +86,13 @@ def compare_pieces(
             values = {name: value.within(kinds[name][1]) for name, value in values.items() if name in kinds}
             values = {name: v for name, v in values.items() if (v.array.dtype.name, v.array.shape) == kinds[name]}
             if whole:
-                for name, value in values.items():
-                    far = distance(value.array, run[name], limits.rtol, limits.atol)
-                    beyond = bool(value.unsettled(run[name]).any())
+
+                def beside_whole(name: str) -> tuple[Distance, bool]:
+                    far = distance(values[name].array, run[name], limits.rtol, limits.atol)
+                    return far, bool(values[name].unsettled(run[name]).any())
+
+                for name, (far, beyond) in _by_value(beside_whole, values):
+                    value = values[name]
                     apart.append(Apart(value.kernel, name, far.rms_rel, beyond))
                     if _is_ordinary(far, value, limits.units):
                         referee = ORDINARY if beyond else ""
@@ -100,17 +107,32 @@ def compare_pieces(
         engine = stack.enter_context(Engine("ort-unoptimised", path, timed=False))
         reference = engine.run(fed)
         tensors = {**{name: reference[place] for name, place in made.read.items()}, **feed, **arrays}
-        in_doubt = dict[Piece, Explanation]()
-        for name, value in asked.items():
-            piece = Piece(value, name, reference[name], made.spans.get(name, Span(None, 0)), limits)
-            settled = piece.is_settled(tensors.__getitem__)
+        pieces = {
+            name: Piece(value, name, reference[name], made.spans.get(name, Span(None, 0)), limits)
+            for name, value in asked.items()
+        }
+
+        def beside_piece(name: str) -> tuple[LayerReport, Explanation]:
+            settled = pieces[name].is_settled(tensors.__getitem__)
             explained = BOTH_RIGHT if settled else explains(name, reference[name])
-            reports[name] = piece.report(explained, tensors.__getitem__)
-            if not reports[name].passed:
-                in_doubt[piece] = explained
+            return pieces[name].report(explained, tensors.__getitem__), explained
+
+        in_doubt = dict[Piece, Explanation]()
+        for name, (report, explained) in _by_value(beside_piece, asked):
+            reports[name] = report
+            if not report.passed:
+                in_doubt[pieces[name]] = explained
         for name, decision in _decisions(in_doubt, path, engine, fed, limits).items():
             reports[name] = replace(reports[name], referee=decision)
     return Witnessed(tuple(reports[name] for name in values), tuple(apart))
+
+
+def _by_value(read: Callable[[str], R], values: Mapping[str, Written]) -> list[tuple[str, R]]:
+    """What `read` gives of each of `values` by name, in their order; by several processes where they are large."""
+    processes = cores() if sum(value.array.size for value in values.values()) > LEAST_SHARED else 1
+    names = [*values]
+    results = dict(shared(read, names, processes))
+    return [(name, results[number]) for number, name in enumerate(names)]
 
 
 def _decisions(

@@ -17,10 +17,12 @@ from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from modelc.forks import cores, shared
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import DTYPES
 from modelc.ir.program import BoundTask, Program
@@ -44,6 +46,9 @@ from modelc.verify.kernels.stored import in_model
 
 Array = NDArray[Any]
 REMEMBERED_BYTES = 1 << 30  # of values that kernels wrote, for what is made of values that are none of the model's
+LANES = 4  # of kernels, that are judged at the same time at most
+WAITING_BYTES = 1 << 29  # of calls that wait to be judged
+LEAST_SHARED_BYTES = 1 << 20  # of those that several processes judge
 FEW = Effort(
     positions=4, samples=1 << 11, operands=1 << 16, points=1 << 24, calls=1, work=0, kernel_work=0
 )  # of later runs, and of a kernel that was judged in another place
@@ -54,6 +59,17 @@ LEAST_WORK = 1.2e7  # that all kernels of a package may take, however few they a
 JUDGED_RUNS = 2  # in which kernels are judged while there is time; in later ones for half of it
 SOME_CHANNELS = 16  # are looked at in the second run beside those that never varied in the first, and of equal kernels
 # where time is over
+
+
+@dataclass
+class Lane:
+    """Kernels that are judged one after the other, those of equal Tasks in the same lane: `work` is what that took so
+    far, `share` what they may take of all that is allowed. Lanes do not depend on how many processes there are."""
+
+    share: float = 0.0
+    work: float = 0.0
+    first: dict[str, int] = field(default_factory=dict)  # by a Task's hash, the BoundTask judged first: its identity
+    traced: set[tuple[int, str]] = field(default_factory=set)  # outputs of BoundTasks, by their identity
 
 
 @dataclass
@@ -74,14 +90,30 @@ class Judge:
     _memories: dict[int, ExpectedMemory] = field(default_factory=dict)  # by the Program's identity
     _channels: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
     _compared: bool = False  # whether all constants of the package were
-    _first: dict[str, int] = field(default_factory=dict)  # by a Task's hash, the BoundTask judged first: its identity
-    _traced: set[tuple[int, str]] = field(default_factory=set)  # outputs of BoundTasks, by their identity
+    _lanes: list[Lane] = field(default_factory=list)
+    _lane: Lane = field(default_factory=Lane)  # that is judged
+    _waiting: list[tuple[KernelCall, KernelReport]] = field(default_factory=list)  # calls to be judged
+    _waiting_bytes: int = 0
     _schedulings: dict[int, Scheduling] = field(default_factory=dict)  # by the Program's identity
     _evicted: bool = False  # whether a value of the last run is there no more
 
     def __post_init__(self) -> None:
         self.kernels = Kernels(self.blueprint, self.effort.points)
         self._graphs = [Imported(graph) for graph in every_graph(self.blueprint.graph)]
+        self._lanes = [Lane(share) for share in self._shares]
+
+    @cached_property
+    def _lane_of(self) -> dict[str, int]:
+        """The lane of each Task by its hash."""
+        programs = self.blueprint.program.every_program
+        tasks = dict.fromkeys(bound.task.hash for program in programs for bound in program.tasks)
+        return {key: number % LANES for number, key in enumerate(tasks)}
+
+    @property
+    def _shares(self) -> list[float]:
+        """What each lane may take of all work."""
+        counts = [list(self._lane_of.values()).count(lane) for lane in range(LANES)]
+        return [count / max(1, sum(counts)) for count in counts]
 
     @cached_property
     def _last_reads(self) -> Mapping[int, list[str]]:
@@ -120,7 +152,7 @@ class Judge:
         return self._memories.setdefault(id(program), ExpectedMemory(program.values))
 
     def look(self, call: KernelCall) -> None:
-        """Judges one call, and remembers what it wrote."""
+        """Remembers what one call wrote; it is judged when the run ends, or a lot has come together."""
         bound, program = call.use.bound, call.use.program
         report = KernelReport(bound.task.name, bound.task.nodes, calls=1)
         memory = self._memory(program)
@@ -129,14 +161,41 @@ class Judge:
             if not memory.holds(bound.values[buffer], data):
                 sentence = "is read as something else than what was written there before"
                 report = report.with_fault(bound.values[buffer], sentence)
-        key = (program.name, bound.task.name)
-        previous = self.reports.get(key)
-        if previous is None or self.kernels.work < self._budget / (1 if self.runs <= JUDGED_RUNS else 2):
-            with np.errstate(all="ignore"):
-                for buffer in bound.task.outputs:
-                    report = self._output(call, buffer, report, previous)
+        self._waiting.append((call, report))
+        self._waiting_bytes += sum(map(len, (*call.read_bytes.values(), *call.wrote_bytes.values())))
         self.remember(call)
-        self.reports[key] = report if previous is None else previous.joined(report)
+        if self._waiting_bytes > WAITING_BYTES:
+            self.judge_waiting()
+
+    def judge_waiting(self) -> None:
+        """Judges all calls that wait for it, by several processes where they are many."""
+        processes = cores() if self._waiting_bytes > LEAST_SHARED_BYTES else 1
+        made: dict[tuple[str, str], KernelReport] = {}
+        for number, (lane, reports) in shared(self._judged, range(LANES), processes):
+            self._lanes[number] = lane
+            made |= reports
+        for call, _ in self._waiting:  # in the order of execution
+            key = _key(call)
+            self.reports[key] = made[key]
+        self._waiting, self._waiting_bytes = [], 0
+
+    def _judged(self, number: int) -> tuple[Lane, dict[tuple[str, str], KernelReport]]:
+        """A lane after its calls of those that wait, and the reports on its kernels."""
+        self._lane = lane = self._lanes[number]
+        self.kernels.work, allowed = lane.work, self._budget / (1 if self.runs <= JUDGED_RUNS else 2)
+        made: dict[tuple[str, str], KernelReport] = {}
+        for call, report in self._waiting:
+            task, key = call.use.bound.task, _key(call)
+            if self._lane_of[task.hash] != number:
+                continue
+            previous = made.get(key, self.reports.get(key))
+            if previous is None or self.kernels.work < allowed:
+                with np.errstate(all="ignore"):
+                    for buffer in task.outputs:
+                        report = self._output(call, buffer, report, previous)
+            made[key] = report if previous is None else previous.joined(report)
+        lane.work = self.kernels.work
+        return lane, made
 
     def not_run(self, use: Use, buffer: str) -> None:
         """A kernel did not run that had to."""
@@ -144,6 +203,7 @@ class Judge:
 
     def end(self, outputs: Mapping[str, Array]) -> None:
         """A run has ended with these outputs, which have to be what kernels wrote there."""
+        self.judge_waiting()
         program = self.blueprint.program
         memory = self._memory(program)
         writers = {program.values[name].root: bound for bound in program.tasks for name in bound.outputs}
@@ -209,7 +269,7 @@ class Judge:
 
     def explains(self, name: str, theirs: Array, whole: bool = True) -> Explanation:
         """What is known of the elements of a value of the last run that depart from `theirs`, another engine's, beyond
-        roundoff: of the `whole` value, or of those that depart most."""
+        roundoff: of the `whole` value, or of those that depart most. Nothing here changes by it."""
         call, buffer = self._writers[name]
         ours = in_model(self._given[name], self.blueprint.graph.values[name], self.blueprint.graph)
         if ours is None or any(n < m for n, m in zip(ours.shape, theirs.shape, strict=True)):
@@ -288,8 +348,8 @@ class Judge:
         if not ours.size:
             return report
         compiled = self.blueprint.scheduled[task.hash]
-        rng = np.random.default_rng((self.seed, call.number, len(self.reports)))
-        first = self._first.get(task.hash)
+        rng = np.random.default_rng((self.seed, call.number, self.runs, crc32("\0".join(_key(call)).encode())))
+        first = self._lane.first.get(task.hash)
         is_again = self._compared and first not in (None, id(bound))  # the same code, on constants that are right
         effort = FEWEST if self._late else FEW if is_again else self.effort
         subset = None
@@ -310,11 +370,11 @@ class Judge:
             report = report.without(name, str(reason))
         else:
             report = report.with_verdict(name, verdict)
-        if (id(bound), buffer) not in self._traced:
-            self._traced.add((id(bound), buffer))
+        if (id(bound), buffer) not in self._lane.traced:
+            self._lane.traced.add((id(bound), buffer))
             few = chosen(ours.shape, channels, tiles, FEWEST if self._late or is_again else FEW, rng, depth)
             report = self._traced_to_model(call, buffer, few, report)
-        self._first.setdefault(task.hash, id(bound))
+        self._lane.first.setdefault(task.hash, id(bound))
         return report
 
     # --- is the schedule the model? ---------------------------------------------------------------------------------
@@ -365,11 +425,21 @@ class Judge:
     def _late(self) -> bool:
         return self.kernels.work > self._budget
 
-    @cached_property
+    @property
     def _budget(self) -> float:
-        """Of operations on one element: more for more kernels, as compilation takes longer for these too."""
+        """Of operations on one element, that the lane may take."""
+        return self._lane.share * self._allowed
+
+    @cached_property
+    def _allowed(self) -> float:
+        """Those of all lanes: more for more kernels, as compilation takes longer for these too."""
         kernels = {bound.task.hash for bound in self.blueprint.program.kernels}
         return min(self.effort.work, max(LEAST_WORK, self.effort.kernel_work * len(kernels)))
+
+
+def _key(call: KernelCall) -> tuple[str, str]:
+    """Of the report on a kernel."""
+    return call.use.program.name, call.use.bound.task.name
 
 
 def _of_model(name: str, stored: Array, imported: Imported) -> Array | None:
