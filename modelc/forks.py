@@ -11,6 +11,7 @@ interpreter alone for the most part of its own.
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import selectors
@@ -84,6 +85,7 @@ def _forked(function: Callable[[T], R], items: Sequence[T], numbers: range, coun
     os.close(given)
     forks: dict[int, int] = {}  # the pipe of each: its process
     errors: dict[int, BaseException] = {}
+    gc.freeze()  # what forks share with this process their collectors leave alone: looking at it would copy it
     try:
         for _ in range(count):
             reading, writing = os.pipe()
@@ -112,6 +114,7 @@ def _forked(function: Callable[[T], R], items: Sequence[T], numbers: range, coun
         if done < len(numbers):
             raise ProcessError(_ended(forks))
     finally:
+        gc.unfreeze()
         os.close(waiting)
         for reading, process in forks.items():
             os.close(reading)

@@ -90,14 +90,13 @@ class Tables:
 
     def ask(self, values: Sequence[int]) -> bool:
         """Asks for all Tasks that the assignment `values` is made of. Returns whether there were any left."""
-        factors = self.factors
-        places = [tuple(values[v] for v in factor.scope) for factor in factors]
+        places = [tuple(values[v] for v in factor.scope) for factor in self._factors]
         entries = [table[at] for table, at in zip(self.entries, places, strict=True) if at in table]
         new = {task.hash: task for entry in entries for task in entry.tasks if task.hash not in self.seconds}
         self.cost.prepare([*new.values()], True)
         self.seconds |= {key: self.cost.seconds(task) for key, task in new.items()}
-        for number, at in (user for key in new for user in self.users.pop(key)):
-            factors[number].table[at] = self.now(self.entries[number][at])
+        for number, at in (user for key in new for user in self.users.pop(key) if user[0] < self._filled):
+            self._factors[number].table[at] = self.now(self.entries[number][at])
         return bool(new)
 
     def total(self, values: Sequence[int], mentioning: int | None = None) -> float:

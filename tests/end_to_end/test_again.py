@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -140,3 +141,31 @@ def test_what_compiling_asks_for_stays_as_it_is(tmp_path, anew, counted) -> None
     package(layers(tmp_path / "m.onnx"), tmp_path / "p.modelc")
     limits = {"families": 20, "estimate": 250, "verify_nest": 4, "compile_nest": 4}
     assert all(counted[name] <= most for name, most in limits.items()), counted
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this machine has one CPU")
+def test_verification_says_the_same_on_any_number_of_cores(tmp_path) -> None:
+    """Kernels are judged in lanes, whoever judges them; a value that departs is compared with its piece."""
+    shape = {"x": [1, 8, 96, 96]}
+    rng = np.random.default_rng(3)
+    weights = {name: rng.normal(size=(8, 8, 3, 3)).astype(np.float32) for name in "abc"}
+    nodes = [
+        helper.make_node("Conv", ["x", "a"], ["p"], pads=[1] * 4),
+        helper.make_node("Relu", ["p"], ["q"]),
+        helper.make_node("Conv", ["q", "b"], ["r"], pads=[1] * 4),
+        helper.make_node("Add", ["r", "q"], ["s"]),
+        helper.make_node("Conv", ["s", "c"], ["y"], pads=[1] * 4),
+    ]
+    model = small.save(tmp_path / "m.onnx", nodes, shape, {"y": shape["x"]}, weights)
+    modelc.compile(model, output=tmp_path / "p.modelc", verify=False, database=False)
+    command = [sys.executable, "-m", "modelc", "verify", str(tmp_path / "p.modelc"), "--against", str(model)]
+    said = []
+    for cpus in (os.sched_getaffinity(0), {min(os.sched_getaffinity(0))}):
+        done = subprocess.run(
+            [*command, "--per-layer", "--json"],
+            check=True,
+            capture_output=True,
+            preexec_fn=lambda cpus=cpus: os.sched_setaffinity(0, cpus),
+        )
+        said.append(json.loads(done.stdout))
+    assert said[0] == said[1] and said[0]["summary"]["passed"]

@@ -105,6 +105,9 @@ def test_quantized_models_grow_less(tmp_path: Path) -> None:
     narrow = {n: Value(n, "int8", a.shape, a.astype(np.int8)) for n, a in constants.items()}
     assert not is_quantized(floats) and is_quantized(replace(floats, values=narrow))
     assert not is_quantized(replace(floats, values=narrow | {"w": floats.values["w"]}))
+    for dtype in ("int64", "bool"):  # whole numbers of many bits, and bytes that are truth values
+        other = {n: replace(v, dtype=dtype, data=v.data.astype(dtype)) for n, v in narrow.items() if v.data is not None}
+        assert not is_quantized(replace(floats, values=other))
     within = Within(1000, 1150, (0.013,), {"task": None})  # type: ignore[dict-item]
     (note,) = Limits().notes(within)
     assert "kept within 1.2 times the quantized model's, 1.3% slower by estimate" in note
