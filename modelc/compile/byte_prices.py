@@ -76,7 +76,7 @@ def slower_in_bytes(
     if not reasons:
         return {}
     mixed = partition(prepared(simplified(reasons)), row_bytes)
-    return reasons if _longer(in_bytes, mixed, schedules.seconds) > 0 else {}
+    return reasons if _longer(in_bytes, mixed, schedules) > 0 else {}
 
 
 def widened_bytes(graphs: Iterable[Graph], real: Collection[str]) -> int:
@@ -114,12 +114,13 @@ def _multiplied_whole(graph: Graph) -> set[str]:
     return {s for node in graph.nodes if node.op in WHOLE for s in node.source}
 
 
-def _longer(program: Program, other: Program, seconds_of: Callable[[Task], float]) -> float:
+def _longer(program: Program, other: Program, schedules: Schedules) -> float:
     """The seconds that `program` takes more than `other`. Tasks that both have are not priced."""
     tasks = {bound.task.hash: bound.task for each in (program, other) for bound in each.kernels}
     calls = Counter(bound.task.hash for bound in program.kernels)
     calls.subtract(bound.task.hash for bound in other.kernels)
-    return sum(times * seconds_of(tasks[key]) for key, times in calls.items() if times)
+    schedules.prepare([tasks[key] for key, times in calls.items() if times], True)
+    return sum(times * schedules.seconds(tasks[key]) for key, times in calls.items() if times)
 
 
 def _priced(program: Program, names: Collection[str], seconds_of: Callable[[Task], float]) -> dict[str, float]:

@@ -315,7 +315,8 @@ class Run:
         if self.recipe is not None or not self.weighing:
             return {}
         simplified, allowed = partial(self._simplified, original), self.limits.params_bytes
-        return slower_in_bytes(original, simplified, self.target, self.config, allowed, self.schedules_on)
+        on = partial(self.schedules_on, stage="simplify")
+        return slower_in_bytes(original, simplified, self.target, self.config, allowed, on)
 
     @cached_property
     def drafts(self) -> tuple[Prepared, ...]:
@@ -341,9 +342,9 @@ class Run:
         """What Tasks are scheduled by."""
         return self.schedules_on(self.estimating)
 
-    def schedules_on(self, target: Target) -> Schedules:
-        """What Tasks would be scheduled by on another target."""
-        say = partial(self.stages.progress, "partition")
+    def schedules_on(self, target: Target, stage: str = "partition") -> Schedules:
+        """What Tasks would be scheduled by on another target, in a stage that is told how far it is."""
+        say = partial(self.stages.progress, stage)
         return Schedules(target, self.config.policy, self.threads, self.store, say)
 
     @cached_property
@@ -389,7 +390,9 @@ class Run:
             self.recorded.take(canonical, occurrences(programs), self.config.policy, parameter_bytes(programs))
         tasks = {key: task for key, task in every.items() if key not in self.done}
         with self.stages.stage("schedule", f"{len(tasks)} distinct tasks") as dump:
-            if together and tasks.keys() - (given := self.given).keys():
+            given = self.given
+            self.schedules.prepare([task for key, task in tasks.items() if key not in given], True)
+            if together and tasks.keys() - given.keys():
                 self.shared_packing = shared_packing_of(programs, self.schedules, given)
                 shared = self.shared_packing.schedules
                 narrow = narrowing(self.config.policy.precision, self.target)  # float32 weights become half of that

@@ -49,6 +49,7 @@ def near_cuts(
     """Cuts at reductions which promise a part `worth` of the whole where estimates are wrong by `share`; what promises
     most first."""
     whole = _Cut(graph, choice, (), attention_bytes, narrowing)
+    cost.prepare([task for task in whole.tasks if _is_priced(task)], True)
     total = sum(_seconds(task, cost) for task in whole.tasks)
     cuts: dict[tuple[str, ...], Cut] = {}
     inside = [_inside(group, whole.leaving(group)) for group in whole.groups]
@@ -56,6 +57,7 @@ def near_cuts(
         apart = _Cut(
             graph, choice, [names[place] for names in inside if len(names) > place], attention_bytes, narrowing
         )
+        cost.prepare([task for task in apart.tasks if _is_priced(task)], True)
         for olds, news in whole.differing(apart):
             values = tuple(inside[k][place] for k in olds if len(inside[k]) > place)
             before = [whole.tasks[k] for k in olds]
@@ -71,7 +73,11 @@ def near_cuts(
 
 
 def _seconds(task: Task, cost: Cost) -> float:
-    return cost.seconds(task) if all(isinstance(b, Block) for b in task.blocks) else 0.0
+    return cost.seconds(task) if _is_priced(task) else 0.0
+
+
+def _is_priced(task: Task) -> bool:
+    return all(isinstance(b, Block) for b in task.blocks)
 
 
 def _inside(group: Sequence[Piece], leaving: Collection[str]) -> list[str]:

@@ -60,6 +60,7 @@ def priced(run: Run, model: Path, layers: Collection[str]) -> Priced:
     program = asked.programs().rounded[0]
     whole, each = 0.0, dict.fromkeys(layers, 0.0)
     multiplying, stored = set[str](), {name: set[str]() for name in layers}
+    asked.schedules.prepare([bound.task for bound in program.kernels], True)
     for bound in program.kernels:
         seconds = asked.schedules.seconds(bound.task)
         whole += seconds
@@ -84,6 +85,7 @@ def priced_more(run: Run, model: Path, other: Path, layers: Collection[str]) -> 
             if layer is not None:
                 tasks[bound.task.hash] = bound.task
                 calls[layer, bound.task.hash] += sign
+    schedules.prepare([tasks[key] for (_, key), times in calls.items() if times], False)
     for (layer, key), times in calls.items():
         if times:
             more[layer] += times * schedules.optimistic(tasks[key]) / OPTIMISM

@@ -154,17 +154,21 @@ class Schedules:
             self.say(f"{done} of {len(waiting)} tasks {'constructed' if earnest else 'estimated'}")
             if earnest:
                 self.made.ranked[task.hash] = self._read(task, answer)
-                self.made.changed.add(task.hash)
             else:
                 self.made.first[task.hash] = answer
-        if not earnest:
-            self.store.put(kind, {self._key(name): json.dumps(self.made.first[name]).encode() for name in new})
+        self._put(kind, new)
 
     def keep(self) -> None:
-        """Stores what was worked out since the last time."""
-        rows = {self._key(name): self.made.ranked[name] for name in self.made.changed if name in self.made.ranked}
-        self.store.put("ranked", {k: json.dumps([o.to_json() for o in offers]).encode() for k, offers in rows.items()})
+        """Stores the Candidates that were asked for since they were last stored: they need not be made again."""
+        self._put("ranked", self.made.changed)
         self.made.changed.clear()
+
+    def _put(self, kind: str, names: Iterable[str]) -> None:
+        answers: Callable[[str], Any] = self._rows if kind == "ranked" else self.made.first.__getitem__
+        self.store.put(kind, {self._key(name): json.dumps(answers(name)).encode() for name in names})
+
+    def _rows(self, name: str) -> list[Any]:
+        return [offer.to_json() for offer in self.made.ranked[name]]
 
     def _first(self, task: Task) -> float:
         return min(sketch.first(self.target.cores) for sketch in self.families(task)[0])

@@ -216,7 +216,8 @@ def _groups(
 
 def seconds_of(program: Program, schedules: Schedules) -> float:
     """Of the Tasks of a Program that are made of Blocks."""
-    tasks = (bound.task for bound in program.kernels if all(isinstance(b, Block) for b in bound.task.blocks))
+    tasks = [bound.task for bound in program.kernels if all(isinstance(b, Block) for b in bound.task.blocks)]
+    schedules.prepare(tasks, True)
     return sum(map(schedules.seconds, tasks))
 
 
