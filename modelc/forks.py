@@ -88,17 +88,8 @@ def _forked(function: Callable[[T], R], items: Sequence[T], numbers: range, coun
     gc.freeze()  # what forks share with this process their collectors leave alone: looking at it would copy it
     try:
         for _ in range(count):
-            reading, writing = os.pipe()
-            # What a signal's handler raises within the hooks of fork() is lost: signals wait until it is done.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # of harmless threads
-                process = os.fork()
-            if not process:
-                _serve(function, items, waiting, writing, before)
-            os.close(writing)
+            reading, process = _started(function, items, waiting)
             forks[reading] = process
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         done = 0
         for number, failed, data in _received(forks):
             done += 1
@@ -122,6 +113,26 @@ def _forked(function: Callable[[T], R], items: Sequence[T], numbers: range, coun
                 os.kill(process, signal.SIGKILL)
             with suppress(ChildProcessError):
                 os.waitpid(process, 0)
+
+
+def _started(function: Callable[[T], R], items: Sequence[T], waiting: int) -> tuple[int, int]:
+    """The pipe of a new fork, and its process. Raises ProcessError where there can be no more."""
+    reading, writing = os.pipe()
+    # What a signal's handler raises within the hooks of fork() is lost: signals wait until it is done.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of harmless threads
+            process = os.fork()
+        if not process:
+            _serve(function, items, waiting, writing, before)
+        return reading, process
+    except OSError as error:
+        os.close(reading)
+        raise ProcessError(f"no process can be started beside this one: {error.strerror}; say --threads 1") from None
+    finally:
+        os.close(writing)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _received(forks: dict[int, int]) -> Iterator[tuple[int, bool, bytes]]:
@@ -156,7 +167,9 @@ def _taken(said: bytearray) -> tuple[int, bool, bytes] | None:
 
 def _ended(forks: dict[int, int]) -> str:
     """Why results are missing."""
-    for process in forks.values():
+    for reading in [*forks]:
+        process = forks.pop(reading)
+        os.close(reading)
         with suppress(ChildProcessError):
             code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
             if code < 0:

@@ -86,6 +86,22 @@ def test_a_process_that_is_killed_is_said(tmp_path) -> None:
     assert "ended by SIGKILL" in done.stdout and "--threads 1" in done.stdout, done.stderr
 
 
+def test_where_no_process_can_be_started_that_is_said(tmp_path) -> None:
+    done = run(
+        tmp_path,
+        "import errno\n"
+        "def fork():\n"
+        "    raise OSError(errno.EAGAIN, 'Resource temporarily unavailable')\n"
+        "os.fork = fork\n"
+        "mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])\n"
+        "try:\n"
+        "    list(shared(lambda n: n, range(4), 2))\n"
+        "except ProcessError as error:\n"
+        "    print(error, signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask)\n",
+    )
+    assert "temporarily unavailable; say --threads 1 True" in done.stdout, done.stderr
+
+
 def test_none_is_left_when_who_asked_ends_early(tmp_path) -> None:
     done = run(
         tmp_path,
