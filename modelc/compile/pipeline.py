@@ -198,7 +198,7 @@ class Run:
 
     def check_machine(self) -> None:
         """Raises TargetError where LLVM makes no code for the target; what it made some for is not asked again."""
-        key = key_of(code_digest(MACHINE_CODE), repr(self.target))
+        key = key_of(self.machine)
         if not self.store.get("machine", [key]):
             from modelc.codegen.kernels import llvm_machine  # and TVM, which nothing before needs
 
@@ -418,16 +418,21 @@ class Run:
         """Of the Tasks by their hash those kernels that were compiled before, of the Candidate that is tried first:
         their Nests were verified then."""
         blocks = {key: task for key, task in tasks.items() if all(isinstance(b, Block) for b in task.blocks)}
-        keys = {}
+        keys, given = {}, self.given
         for key, task in blocks.items():
             with blaming(place_of(task)):
-                candidate = self.given.get(key) or self.schedules.tried_first(task.canonical())
+                candidate = given.get(key) or self.schedules.tried_first(task.canonical())
                 keys[self.kernel_key(key, candidate)] = key
         return {keys[k]: Kernel.from_bytes(data, self.target) for k, data in self.store.get("kernel", keys).items()}
 
     def kernel_key(self, key: str, candidate: Candidate) -> bytes:
         """What the machine code of a Task by its hash is kept under."""
-        return key_of(code_digest(MACHINE_CODE), repr(self.target), self.symbol(key), candidate.key)
+        return key_of(self.machine, self.symbol(key), candidate.key)
+
+    @cached_property
+    def machine(self) -> str:
+        """What all machine code depends on: how it is made, and for what."""
+        return f"{code_digest(MACHINE_CODE)} {self.target!r}"
 
     def symbol(self, key: str) -> str:
         """What the kernel of a Task is called."""
