@@ -55,7 +55,7 @@ class TemporaryError(ModelcError):
 
 
 class ProcessError(ModelcError):
-    """A process that works beside this one was ended from outside."""
+    """A fork that was ended from outside, or could not be started."""
 
 
 class ToolchainError(ModelcError):

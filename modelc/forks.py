@@ -85,7 +85,6 @@ def _forked(function: Callable[[T], R], items: Sequence[T], numbers: range, coun
     os.close(given)
     forks: dict[int, int] = {}  # the pipe of each: its process
     errors: dict[int, BaseException] = {}
-    gc.freeze()  # what forks share with this process their collectors leave alone: looking at it would copy it
     try:
         for _ in range(count):
             reading, process = _started(function, items, waiting)
@@ -105,7 +104,6 @@ def _forked(function: Callable[[T], R], items: Sequence[T], numbers: range, coun
         if done < len(numbers):
             raise ProcessError(_ended(forks))
     finally:
-        gc.unfreeze()
         os.close(waiting)
         for reading, process in forks.items():
             os.close(reading)
@@ -174,10 +172,8 @@ def _ended(forks: dict[int, int]) -> str:
             code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
             if code < 0:
                 name = signal.Signals(-code).name
-                return (
-                    f"a process that works beside this one was ended by {name}; where memory is short, say --threads 1"
-                )
-    return "a process that works beside this one has ended too early; with --threads 1 there is none"
+                return f"a process beside this one was ended by {name}; where memory is short, say --threads 1"
+    return "a process beside this one has ended too early; with --threads 1 there is none"
 
 
 def _serve(
@@ -186,6 +182,7 @@ def _serve(
     """What a fork does, with signals blocked but for those of `mask` again; it does not return."""
     code = 1
     try:
+        gc.freeze()  # the collector leaves alone what is shared with the parent: it would copy every page
         for number in ENDING:  # from a terminal they come to the process that waits for us too, and it ends us
             signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

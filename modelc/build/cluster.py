@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from modelc.build.crew import Answer, Crew, Say
-from modelc.build.key import own_digest, tools
+from modelc.build.key import tools
 from modelc.build.matrix import FILES
+from modelc.cache.code import own_digest
 from modelc.database import default_place
 from modelc.errors import Unmeasurable
 from modelc.frontend.load.beside import files_beside

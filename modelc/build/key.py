@@ -17,6 +17,7 @@ from modelc import __version__
 from modelc.build.cells import Cell
 from modelc.build.kept import Kept
 from modelc.build.matrix import FILES, Model
+from modelc.cache.code import own_digest
 from modelc.compile.choices import digest_of
 from modelc.compile.config import Config, load_config
 from modelc.database import code_version
@@ -24,10 +25,7 @@ from modelc.errors import ConfigError
 from modelc.package.read import sha256_of
 from modelc.package.toolchain import find_toolchain
 from modelc.target import load_target
-from modelc.target.section import targets_folder
 
-HERE = Path(__file__).resolve().parents[1]
-SUFFIXES = (".py", ".c", ".h", ".yaml", ".json", ".map")
 MAX_FILE = 1 << 36  # of data beside a model
 TOOLS = ("apache-tvm", "numpy", "onnx", "onnxruntime")
 
@@ -124,18 +122,6 @@ def key_of(cell: Cell, files: ModelFiles, sources: Sources) -> str:
 def tools() -> dict[str, str]:
     """The versions of what packages are made and verified with."""
     return {tool: version(tool) for tool in TOOLS}
-
-
-@cache
-def own_digest() -> str:
-    """Of the sources of modelc, and of what is shipped with them."""
-    folders = (HERE, targets_folder(), targets_folder().parent / "configs")
-    files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.suffix in SUFFIXES]
-    digest = hashlib.sha256()
-    for path in files:
-        content = path.read_bytes()
-        digest.update(f"{path.name}\0{len(content)}\0".encode() + content)
-    return digest.hexdigest()
 
 
 @cache

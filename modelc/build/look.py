@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from modelc.build.cells import Cell
-from modelc.build.key import ModelFiles, Sources, key_of, own_digest
+from modelc.build.key import ModelFiles, Sources, key_of
 from modelc.build.matrix import FORMED, LOCAL, Model
+from modelc.cache.code import own_digest
 from modelc.compile.request import CompileRequest, Request
 from modelc.errors import ConfigError, ModelcError
 from modelc.package import emulator, lacking, machine_of

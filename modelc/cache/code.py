@@ -1,5 +1,4 @@
-"""The version of the code that an answer came from: the text of the rooms that it went through, not a number that
-somebody has to raise."""
+"""The version of modelc by the text of its sources: no number has to be raised where an answer changes."""
 
 from __future__ import annotations
 
@@ -8,27 +7,31 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-HOUSE = Path(__file__).parent.parent
-PRICES = ("ir", "target", "space", "policy.py")  # what the schedules of a Task and their prices follow from
-MACHINE_CODE = (*PRICES, "codegen")
-LIBRARIES = {PRICES: ("numpy",), MACHINE_CODE: ("numpy", "apache-tvm", "apache-tvm-ffi")}
+from modelc.target.section import targets_folder
+
+HOUSE = Path(__file__).resolve().parents[1]
+SUFFIXES = (".py", ".c", ".h", ".yaml", ".json", ".map")
+LIBRARIES = ("apache-tvm", "numpy")  # that kernels and prices are made with
 
 
 @cache
-def code_digest(rooms: tuple[str, ...]) -> str:
-    """Of the files of `rooms` (PRICES or MACHINE_CODE), and of the versions of the libraries that they work with."""
+def own_digest() -> str:
+    """Of the sources of modelc, and of what is shipped with them."""
+    folders = (HOUSE, targets_folder(), targets_folder().parent / "configs")
+    files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.suffix in SUFFIXES]
     digest = hashlib.sha256()
-    for library in LIBRARIES[rooms]:
-        digest.update(f"{library} {version(library)}\n".encode())
-    for room in rooms:
-        place = HOUSE / room
-        for path in sorted(place.rglob("*.*")) if place.is_dir() else (place,):
-            if path.is_file() and path.suffix != ".pyc":
-                digest.update(f"{path.relative_to(HOUSE)}\0".encode())
-                digest.update(path.read_bytes())
+    for path in files:
+        content = path.read_bytes()
+        digest.update(f"{path.name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
 
 
-def key_of(*parts: str) -> bytes:
+@cache
+def code_digest() -> str:
+    """own_digest(), and the versions of LIBRARIES."""
+    return " ".join((own_digest(), *(f"{library} {version(library)}" for library in LIBRARIES)))
+
+
+def content_key(*parts: str) -> bytes:
     """The key of what all of `parts` decide."""
     return hashlib.sha256("\0".join(parts).encode()).digest()

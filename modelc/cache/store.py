@@ -1,10 +1,10 @@
-"""The file of the cache. It holds nothing but what can be worked out again, so whatever is wrong with it costs time and
-no more: where it cannot be read or written it is not used, and `trouble` says why.
+"""The file of the cache. All of its content can be worked out again, so a damaged file costs time and nothing else: a
+file that cannot be read or written is not used, and `trouble` says why.
 
     kept (kind, key, data, digest, used)   key: sha256 of all that decides the data; used: the day of the last use
 
-Rows carry a digest of what they hold: one that was cut or written over is none. The file is in a folder that nobody
-else can write in. It may be used by several processes; a connection does not go over into a fork.
+Each row has a digest of its content; a row with a wrong digest is left out. The file lies in a private folder. Several
+processes may use it; a connection is never shared with a fork.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from modelc.scratch import make_private, user_cache
 T = TypeVar("T")
 NAME = "kept.sqlite"
 MOST_BYTES = 1 << 30  # of the file; beyond it, what was not used for longest goes
+LEFT = 0.7  # of MOST_BYTES, that stay then
 NEAR_BYTES = 64 << 20  # that a process keeps itself
-LEFT = 0.7  # of them, that stay then
 PATIENCE = 2.0  # seconds that another process may hold the lock
 AT_ONCE = 500  # keys that are asked for by one statement
 DAY = 86400
@@ -95,7 +95,7 @@ class Store:
                 size = os.stat(path).st_size
                 os.unlink(path)
                 removed += size
-        self._near.clear()
+        self._near, self._near_bytes = {}, 0
         return removed
 
     def _with(self, work: Callable[[sqlite3.Connection], T], otherwise: T, make: bool) -> T:
@@ -106,13 +106,14 @@ class Store:
             make_private(self.path.parent)
             with closing(sqlite3.connect(self.path, timeout=PATIENCE)) as connection:
                 connection.execute("PRAGMA trusted_schema=OFF")
-                connection.execute("PRAGMA synchronous=OFF")  # what a power cut leaves has a wrong digest, and is none
+                connection.execute("PRAGMA synchronous=OFF")  # a power cut may damage it
                 if make:
                     connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
                     connection.execute(SCHEMA)
                 return work(connection)
         except sqlite3.Error as error:
-            self.trouble = f"the cache {self.path} is not used: {error}; `modelc cache clear` begins it anew"
+            remedy = "" if "locked" in str(error) else "; `modelc cache clear` begins it anew"
+            self.trouble = f"the cache {self.path} is not used: {error}{remedy}"
             return otherwise
         except OSError as error:
             self.trouble = f"the cache {self.path} is not used: {error.strerror or error}"
@@ -120,10 +121,10 @@ class Store:
 
     def _rows(self, connection: sqlite3.Connection, kind: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
         kept, today, old = dict[bytes, bytes](), int(time.time()) // DAY, list[bytes]()
-        for some in _pieces(dict.fromkeys(keys)):
-            places = ",".join("?" * len(some))
+        for piece in _pieces(dict.fromkeys(keys)):
+            places = ",".join("?" * len(piece))
             statement = f"SELECT key, data, digest, used FROM kept WHERE kind = ? AND key IN ({places})"
-            for key, data, digest, used in connection.execute(statement, (kind, *some)):
+            for key, data, digest, used in connection.execute(statement, (kind, *piece)):
                 if digest == _digest(kind, key, data):
                     kept[key] = data
                     old += [key] if used != today else []
@@ -150,9 +151,9 @@ class Store:
 
 
 def _pieces(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
-    every = iter(keys)
-    while some := list(islice(every, AT_ONCE)):
-        yield some
+    unread = iter(keys)
+    while piece := list(islice(unread, AT_ONCE)):
+        yield piece
 
 
 def _digest(kind: str, key: bytes, data: bytes) -> bytes:

@@ -120,8 +120,9 @@ class Config:
     def fixing(self, inputs: Inputs) -> Config:
         """This configuration with what else is fixed of inputs that a package keeps: states, padded dimensions, bounds,
         and the numbers to fill inputs up with."""
-        own = self.inputs
-        return replace(self, inputs=replace(inputs.over(own), shapes=(), dims=own.dims, constants=own.constants))
+        section = self.inputs
+        merged = inputs.over(section)
+        return replace(self, inputs=replace(merged, shapes=(), dims=section.dims, constants=section.constants))
 
     def to_json(self) -> dict[str, Any]:
         """The tree of the YAML file that says the same."""

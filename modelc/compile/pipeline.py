@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -15,7 +15,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modelc import __version__
-from modelc.cache.code import MACHINE_CODE, code_digest, key_of
 from modelc.cache.store import Store, user_store
 from modelc.codegen.kernel import Kernel
 from modelc.compile.byte_prices import Reasons, slower_in_bytes, widened_bytes
@@ -28,6 +27,7 @@ from modelc.compile.choices import (
 from modelc.compile.config import Config
 from modelc.compile.inputs import check_elements, check_states, fitting
 from modelc.compile.limits import Limits
+from modelc.compile.machine_code import MachineCode
 from modelc.compile.padding import padding_of
 from modelc.compile.precision import Added, Arrays, constant_bytes, errors_added, ways
 from modelc.compile.programs import Partitioning, Programs, parameter_bytes
@@ -153,7 +153,7 @@ class Run:
             check_place(output)
         require(self.target, self.config.policy.precision)  # what no tool mends, before tools are asked for
         if self.stages.reach("codegen"):
-            self.check_machine()
+            self.machine_code(self.store).check()
         if self.stages.reach("package"):
             _ = self.toolchain
             if verify and self.stages.reach("verify"):
@@ -195,15 +195,6 @@ class Run:
             consulted=self.recorded.consulted if self.recorded else None,
             answers=self.recorded.consulted.answers(self.recorded.database) if self.recorded else "",
         )
-
-    def check_machine(self) -> None:
-        """Raises TargetError where LLVM makes no code for the target; what it made some for is not asked again."""
-        key = key_of(self.machine)
-        if not self.store.get("machine", [key]):
-            from modelc.codegen.kernels import llvm_machine  # and TVM, which nothing before needs
-
-            llvm_machine(self.target)
-            self.store.put("machine", {key: b""})
 
     def built(self, output: Path, verify: bool, keep_unverified: bool) -> Built:
         """Every stage. With precision auto, a package that is too far off is made again with Tasks in float32."""
@@ -400,59 +391,58 @@ class Run:
                 limit = self.limits.params_bytes(model_bytes(programs) - widened)
                 self.within = kept_within(programs, self.schedules, given, shared, limit, self.quantized, widened)
                 self.schedules.prefer({**shared, **self.within.schedules})
-            kept = self.kept_kernels(tasks) if self.stages.reach("codegen") else {}
-            chosen = self.schedule_all(tasks, kept)
+            code = self.machine_code(self.schedules.store)
+            compiled = code.kept(self.tried_first(tasks)) if self.stages.reach("codegen") else {}
+            chosen = self.schedule_all(tasks, compiled)
             self.schedules.keep()
             for key, task in tasks.items() if self.stages.dumping else ():
                 dump(f"{key} {task.name}\n{chosen[key].candidate}\n{chosen[key].nest}\n")
-        with self.stages.stage("codegen", f"{len(tasks) - len(kept)} kernels, {self.threads} at a time") as dump:
-            kernels = kept | self.compile_all(tasks, {key: one for key, one in chosen.items() if key not in kept})
+        with self.stages.stage("codegen", f"{len(tasks) - len(compiled)} kernels, {self.threads} at a time") as dump:
+
+            @contextmanager
+            def blaming_task(name: str) -> Iterator[None]:
+                with blaming(place_of(tasks[name])), self.blaming_given(tasks[name]):
+                    yield
+
+            anew = {name: schedule for name, schedule in chosen.items() if name not in compiled}
+            kernels = compiled | code.compiled(anew, blaming_task)
             if self.stages.dumping:
                 dump("\n".join(str(step) for key in tasks for step in kernels[key].steps))
-        for key, task in tasks.items():
-            one = chosen[key]
-            self.done[key] = Compiled(task.canonical(), one.candidate, one.task, one.nest, kernels[key])
+        for name, task in tasks.items():
+            schedule = chosen[name]
+            self.done[name] = Compiled(
+                task.canonical(), schedule.candidate, schedule.task, schedule.nest, kernels[name]
+            )
         return {key: self.done[key] for key in every}
 
-    def kept_kernels(self, tasks: Mapping[str, Task]) -> dict[str, Kernel]:
-        """Of the Tasks by their hash those kernels that were compiled before, of the Candidate that is tried first:
-        their Nests were verified then."""
-        blocks = {key: task for key, task in tasks.items() if all(isinstance(b, Block) for b in task.blocks)}
-        keys, given = {}, self.given
-        for key, task in blocks.items():
-            with blaming(place_of(task)):
-                candidate = given.get(key) or self.schedules.tried_first(task.canonical())
-                keys[self.kernel_key(key, candidate)] = key
-        return {keys[k]: Kernel.from_bytes(data, self.target) for k, data in self.store.get("kernel", keys).items()}
+    def schedule_all(self, tasks: Mapping[str, Task], compiled: Collection[str]) -> dict[str, Chosen]:
+        """What the Tasks by their hash are lowered from; Nests of those that are `compiled` were verified before."""
+        chosen = {name: self.schedule(name, tasks[name], verify=False) for name in compiled}
+        names = [name for name in tasks if name not in compiled]
 
-    def kernel_key(self, key: str, candidate: Candidate) -> bytes:
-        """What the machine code of a Task by its hash is kept under."""
-        return key_of(self.machine, self.symbol(key), candidate.key)
+        def scheduled(name: str) -> Chosen:
+            with blaming(place_of(tasks[name])):
+                return self.schedule(name, tasks[name])
 
-    @cached_property
-    def machine(self) -> str:
-        """What all machine code depends on: how it is made, and for what."""
-        return f"{code_digest(MACHINE_CODE)} {self.target!r}"
+        for number, schedule in shared(scheduled, names, self.threads):
+            chosen[names[number]] = schedule
+            self.schedules.remember(tasks[names[number]], schedule)
+            self.rejected += len(schedule.rejected)
+            self.stages.progress("schedule", f"{len(chosen)} of {len(tasks)} tasks")
+        return {name: chosen[name] for name in tasks}
 
-    def symbol(self, key: str) -> str:
-        """What the kernel of a Task is called."""
-        return f"{self.prefix}_k_{key}"
+    def tried_first(self, tasks: Mapping[str, Task]) -> dict[str, Candidate]:
+        """The Candidates that Tasks of Blocks get, by the Tasks' hashes, unless a Nest is rejected."""
+        candidates = dict(self.given)
+        for name, task in tasks.items():
+            if name not in candidates and all(isinstance(block, Block) for block in task.blocks):
+                with blaming(place_of(task)):
+                    candidates[name] = self.schedules.tried_first(task.canonical())
+        return {name: candidates[name] for name in tasks if name in candidates}
 
-    def schedule_all(self, tasks: Mapping[str, Task], kept: Collection[str]) -> dict[str, Chosen]:
-        """What the Tasks by their hash are lowered from; those with `kept` kernels are not verified again."""
-        verified = {key: self.schedule(key, tasks[key], verify=False) for key in kept}
-        waiting = [key for key in tasks if key not in verified]
-
-        def one(key: str) -> Chosen:
-            with blaming(place_of(tasks[key])):
-                return self.schedule(key, tasks[key])
-
-        for number, chosen in shared(one, waiting, self.threads):
-            verified[waiting[number]] = chosen
-            self.schedules.remember(tasks[waiting[number]], chosen)
-            self.rejected += len(chosen.rejected)
-            self.stages.progress("schedule", f"{len(verified)} of {len(tasks)} tasks")
-        return {key: verified[key] for key in tasks}
+    def machine_code(self, store: Store) -> MachineCode:
+        """What compiles kernels, and keeps them in `store`."""
+        return MachineCode(self.target, self.prefix, self.threads, store, partial(self.stages.progress, "codegen"))
 
     @property
     def given(self) -> Mapping[str, Candidate]:
@@ -476,26 +466,6 @@ class Run:
         if self.recorded is not None and task.hash in self.recorded.candidates:
             return blaming_choices(place, True, f"{self.recorded.database.path} says", "with --no-database")
         return blaming_choices(place, task.hash in self.tasks)
-
-    def compile_all(self, tasks: Mapping[str, Task], chosen: Mapping[str, Chosen]) -> dict[str, Kernel]:
-        """Machine code of the Tasks by their hash, which is kept."""
-        if not chosen:
-            return {}
-        from modelc.codegen.kernels import compile_nest  # and TVM, before this process forks
-
-        waiting = [*chosen]
-
-        def one(key: str) -> Kernel:
-            with blaming(place_of(tasks[key])), self.blaming_given(tasks[key]):
-                return compile_nest(chosen[key].nest, self.symbol(key), self.target)
-
-        kernels: dict[str, Kernel] = {}
-        for number, kernel in shared(one, waiting, self.threads, threads=True):
-            kernels[waiting[number]] = kernel
-            self.stages.progress("codegen", f"{len(kernels)} of {len(waiting)} kernels, {self.threads} at a time")
-        code = {key: kernel for key, kernel in kernels.items() if kernel.object is not None}
-        self.store.put("kernel", {self.kernel_key(k, chosen[k].candidate): code[k].to_bytes() for k in code})
-        return kernels
 
     def spec(self, programs: Programs, compiled: Mapping[str, Compiled], expose: bool = False) -> PackageSpec:
         """Everything that the package is made of."""
@@ -545,8 +515,8 @@ class Run:
             if key not in scheduled:
                 known = None if compiled is None else compiled[key]
                 if known is None:
-                    one = self.schedule(key, bound.task)
-                    scheduled[key] = Scheduled.of(bound.task.canonical(), one.candidate, one.task, one.nest)
+                    chosen = self.schedule(key, bound.task)
+                    scheduled[key] = Scheduled.of(bound.task.canonical(), chosen.candidate, chosen.task, chosen.nest)
                 else:
                     scheduled[key] = Scheduled.of(known.task, known.candidate, known.derived, known.nest)
         pairs = zip(self.imported.originals, programs.rounded, strict=True)

@@ -118,9 +118,7 @@ class Parameters:
 
     arrays: list[tuple[int, NDArray[Any]]] = field(default_factory=list)
     end: int = 0
-    _alike: dict[tuple[int, bytes], list[tuple[int, NDArray[Any]]]] = field(
-        default_factory=dict
-    )  # by size and some bytes
+    _alike: dict[tuple[int, bytes], list[tuple[int, NDArray[Any]]]] = field(default_factory=dict)  # by some bytes
     _by_use: dict[tuple[int, str, str], tuple[int, object]] = field(default_factory=dict)
 
     def place(self, data: NDArray[Any], buffer: Buffer, layout: Layout) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
-from modelc.cache.code import PRICES, code_digest, key_of
+from modelc.cache.code import code_digest, content_key
 from modelc.cache.store import Store
 from modelc.errors import InvalidIR
 from modelc.forks import shared
@@ -189,12 +189,12 @@ class Schedules:
         )
 
     def _key(self, name: str) -> bytes:
-        return key_of(self._decides, name)
+        return content_key(self._decides, name)
 
     @cached_property
     def _decides(self) -> str:
         """All that an answer depends on but for the Task."""
-        return "\0".join((code_digest(PRICES), repr(self.target), repr(self.policy)))
+        return "\0".join((code_digest(), repr(self.target), repr(self.policy)))
 
     def optimistic(self, task: Task) -> float:
         """About the least that seconds() can be, in a fraction of its time: from what closed forms take in each Sketch,

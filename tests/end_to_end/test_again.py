@@ -19,6 +19,8 @@ from modelc.cache import store
 from modelc.codegen import kernels
 from modelc.errors import VerificationError
 from modelc.space import choose
+from modelc.space.rules import derivation
+from modelc.space.rules.rule import Rule
 from modelc.space.sketch import Sketch
 
 TARGET = "x86-64-v3"
@@ -100,6 +102,17 @@ def test_a_layer_that_changed_costs_that_layer(tmp_path, anew, counted) -> None:
     anew()
     package(layers(tmp_path / "m.onnx", seed=1), tmp_path / "3.modelc")  # other weights: the same kernels
     assert not +counted
+
+
+def test_what_a_users_rules_make_is_not_kept(tmp_path, anew, counted, monkeypatch) -> None:
+    """Their code is no part of a key."""
+    model = layers(tmp_path / "m.onnx")
+    monkeypatch.setitem(derivation._RULES, "mine", Rule("mine", lambda task: task))
+    for place in ("1.modelc", "2.modelc"):
+        counted.clear()
+        anew()
+        package(model, tmp_path / place)
+        assert counted["compile_nest"] > 0 and counted["families"] > 0
 
 
 def test_wrong_machine_code_in_the_cache_is_caught_by_verification(tmp_path, anew) -> None:

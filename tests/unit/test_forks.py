@@ -43,63 +43,42 @@ def test_more_items_than_a_pipe_takes(tmp_path) -> None:
     assert int(done.stdout) == sum(range(20_000)), done.stderr
 
 
-def test_an_error_is_the_one_that_was_raised_and_where(tmp_path) -> None:
+FAILING = {  # what the items are put to, and what is said of it
+    "an error": (
+        "def work(n):\n    if n == 7: raise ModelError('the seventh is wrong')",
+        "ModelError the seventh is wrong, in work: True",
+    ),
+    "an error that cannot be sent": (
+        "class Odd(Exception):\n    def __reduce__(self): raise TypeError\ndef work(n): raise Odd('so it is')",
+        "RuntimeError Odd: so it is, in work: True",
+    ),
+    "a process that is killed": (
+        "def work(n):\n    if n == 3: os.kill(os.getpid(), signal.SIGKILL)",
+        "ProcessError a process beside this one was ended by SIGKILL; where memory is short, say --threads 1, "
+        "in work: False",
+    ),
+    "no process": (
+        "def fork(): raise OSError(11, 'too many')\nos.fork, work = fork, abs",
+        "ProcessError no process can be started beside this one: too many; say --threads 1, in work: False",
+    ),
+}
+
+
+@pytest.mark.parametrize("failing", FAILING)
+def test_what_fails_is_said_and_where(tmp_path, failing) -> None:
+    """Signals come through as before."""
+    definition, said = FAILING[failing]
     done = run(
         tmp_path,
-        "def fail(n):\n"
-        "    if n == 7:\n"
-        "        raise ModelError('the seventh is wrong')\n"
-        "    return n\n"
-        "try:\n"
-        "    list(shared(fail, range(5000), 2))\n"
-        "except ModelError as error:\n"
-        "    print(error, '|', 'in fail' in str(error.__cause__))\n",
-    )
-    assert done.stdout == "the seventh is wrong | True\n", done.stderr
-
-
-def test_an_error_that_cannot_be_sent_is_told(tmp_path) -> None:
-    done = run(
-        tmp_path,
-        "class Odd(Exception):\n"
-        "    def __reduce__(self): raise TypeError\n"
-        "def fail(n): raise Odd('so it is')\n"
-        "try:\n"
-        "    list(shared(fail, range(4), 2))\n"
-        "except RuntimeError as error:\n"
-        "    print(error)\n",
-    )
-    assert done.stdout == "Odd: so it is\n", done.stderr
-
-
-def test_a_process_that_is_killed_is_said(tmp_path) -> None:
-    done = run(
-        tmp_path,
-        "def die(n):\n"
-        "    if n == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    return n\n"
-        "try:\n"
-        "    list(shared(die, range(20), 2))\n"
-        "except ProcessError as error:\n"
-        "    print(error)\n",
-    )
-    assert "ended by SIGKILL" in done.stdout and "--threads 1" in done.stdout, done.stderr
-
-
-def test_where_no_process_can_be_started_that_is_said(tmp_path) -> None:
-    done = run(
-        tmp_path,
-        "import errno\n"
-        "def fork():\n"
-        "    raise OSError(errno.EAGAIN, 'Resource temporarily unavailable')\n"
-        "os.fork = fork\n"
+        f"{definition}\n"
         "mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])\n"
         "try:\n"
-        "    list(shared(lambda n: n, range(4), 2))\n"
-        "except ProcessError as error:\n"
-        "    print(error, signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask)\n",
+        "    list(shared(work, range(5000), 2))\n"
+        "except Exception as error:\n"
+        "    print(f'{type(error).__name__} {error}, in work:', 'in work' in str(error.__cause__))\n"
+        "assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask\n",
     )
-    assert "temporarily unavailable; say --threads 1 True" in done.stdout, done.stderr
+    assert (done.stdout, done.returncode) == (f"{said}\n", 0), done.stderr
 
 
 def test_none_is_left_when_who_asked_ends_early(tmp_path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import threading
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelc.cache.code import MACHINE_CODE, PRICES, code_digest, key_of
+from modelc.cache import code
 from modelc.cache.store import Kind, Store
+from modelc.target.section import targets_folder
 
 
 def fresh(folder: Path, **more) -> Store:
@@ -116,6 +118,25 @@ def test_clearing_leaves_nothing(tmp_path) -> None:
     store.clear()
 
 
-def test_the_version_of_code_is_its_text() -> None:
-    assert code_digest(PRICES) == code_digest(PRICES) != code_digest(MACHINE_CODE)
-    assert key_of("a", "b") != key_of("a\0b"[:1], "c") and key_of("ab", "c") != key_of("a", "bc")
+def test_the_version_of_code_is_its_text(monkeypatch, tmp_path) -> None:
+    """Of all sources, and of the intrinsics that are shipped beside them."""
+    before = code.own_digest()
+    house = tmp_path / "modelc"
+    shutil.copytree(code.HOUSE, house, ignore=shutil.ignore_patterns("__pycache__"))
+    targets = tmp_path / "targets"
+    shutil.copytree(targets_folder(), targets)
+    shutil.copytree(targets_folder().parent / "configs", tmp_path / "configs")
+    monkeypatch.setattr(code, "HOUSE", house)
+    monkeypatch.setattr(code, "targets_folder", lambda: targets)
+    digests = [before]
+    for path in (None, house / "space/choose.py", next(targets.glob("intrinsics/*.yaml"))):
+        if path is not None:
+            path.write_text(path.read_text() + "\n# changed\n")
+        code.own_digest.cache_clear()
+        digests.append(code.own_digest())
+    code.own_digest.cache_clear()
+    assert digests[0] == digests[1] and len({*digests}) == 3
+
+
+def test_keys_tell_their_parts_apart() -> None:
+    assert code.content_key("ab", "c") != code.content_key("a", "bc")

@@ -269,7 +269,7 @@ class Judge:
 
     def explains(self, name: str, theirs: Array, whole: bool = True) -> Explanation:
         """What is known of the elements of a value of the last run that depart from `theirs`, another engine's, beyond
-        roundoff: of the `whole` value, or of those that depart most. Nothing here changes by it."""
+        roundoff: of the `whole` value, or of those that depart most."""
         call, buffer = self._writers[name]
         ours = in_model(self._given[name], self.blueprint.graph.values[name], self.blueprint.graph)
         if ours is None or any(n < m for n, m in zip(ours.shape, theirs.shape, strict=True)):
