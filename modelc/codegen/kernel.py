@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from modelc.ir.expr import Size
+from modelc.ir.expr_syntax import parse
+from modelc.ir.sizes import sized
 from modelc.target import Intrinsic, Target
 
 
@@ -12,7 +15,7 @@ from modelc.target import Intrinsic, Target
 class KernelStep:
     """One C function: `void SYMBOL(T* arg..., uint8_t* scratch, int32_t begin, int32_t end)` over [0, extent).
     `written` are those of its arguments that it writes. `intrinsics` are what its loops are made of; without any they
-    are plain vectors."""
+    are plain vectors. `sizes` are numbers that it takes after its arguments, each as wide as an address."""
 
     symbol: str
     args: tuple[str, ...]
@@ -20,6 +23,7 @@ class KernelStep:
     extent: int
     scratch_bytes: int
     intrinsics: tuple[Intrinsic, ...] = ()
+    sizes: tuple[Size, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,14 @@ class Kernel:
         """A kernel of machine code, for from_bytes()."""
         assert self.object is not None
         steps = [
-            {**vars(s), "written": sorted(s.written), "intrinsics": [i.name for i in s.intrinsics]} for s in self.steps
+            {
+                **vars(s),
+                "written": sorted(s.written),
+                "extent": str(s.extent),
+                "intrinsics": [i.name for i in s.intrinsics],
+                "sizes": [[size.name, size.least, size.most] for size in s.sizes],
+            }
+            for s in self.steps
         ]
         head = {"symbol": self.symbol, "steps": steps, "temporaries": self.temporaries}
         return json.dumps(head).encode() + b"\n" + self.object
@@ -51,9 +62,10 @@ class Kernel:
                 step["symbol"],
                 tuple(step["args"]),
                 frozenset(step["written"]),
-                step["extent"],
+                sized(parse(step["extent"])),
                 step["scratch_bytes"],
                 tuple(by_name[name] for name in step["intrinsics"]),
+                tuple(Size(*size) for size in step["sizes"]),
             )
             for step in head["steps"]
         )

@@ -12,9 +12,11 @@ from modelc.codegen.llvm import build_module, object_code
 from modelc.codegen.llvm_check import check_llvm
 from modelc.codegen.lower.nest import lower_nest
 from modelc.codegen.opaque import opaque_source
+from modelc.errors import InvalidIR
 from modelc.ir.expr import Op, operations
 from modelc.ir.nest import Call, For, Leaf, Nest, Stmt, walk
 from modelc.ir.scalar import OPERATIONS
+from modelc.ir.sizes import is_sized, most
 from modelc.target import Target, llvm_target
 
 SHORT = 16  # iterations of a loop that LLVM may unroll to its gain
@@ -51,7 +53,9 @@ def leaves_short_loops(nest: Nest) -> bool:
     """Whether there are innermost loops of few iterations, which LLVM's level 3 unrolls: windows of depthwise
     convolutions take 0.5 to 0.7 of the time then. Elsewhere that level compiles a fifth longer than level 2, for
     kernels that are as fast."""
-    return any(is_rolled(s) and s.extent <= SHORT and not any(map(is_rolled, walk(s.body))) for s in nest.statements())
+    return any(
+        is_rolled(s) and most(s.extent) <= SHORT and not any(map(is_rolled, walk(s.body))) for s in nest.statements()
+    )
 
 
 def is_rolled(stmt: Stmt) -> TypeGuard[For]:
@@ -74,6 +78,8 @@ def llvm_machine(target: Target, llvm_options: Sequence[str] = (), level: int = 
 def opaque_kernel(nest: Nest, calls: list[Call], symbol: str, temporaries: tuple[tuple[str, int], ...]) -> Kernel:
     """A Task that is one opaque Block, as C source."""
     (call,) = calls
+    if any(map(is_sized, (n for region in nest.params for n in region.shape))):
+        raise InvalidIR(f"{call.meaning} of any size is not compiled")
     regions = {r.name: r for r in (*nest.params, *nest.temporaries)}
     inputs, outputs = ([(regions[n].dtype, regions[n].shape) for n in names] for names in (call.inputs, call.outputs))
     source, extent, scratch = opaque_source(symbol, call.meaning, dict(call.attrs), inputs, outputs)

@@ -8,10 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from modelc import __version__
+from modelc.compile.any_size import any_size
 from modelc.compile.choices import Choices, check_choices, digest_of, read_choices_file
+from modelc.compile.config import Config
 from modelc.compile.fixed import Inputs
 from modelc.compile.inputs import applied, as_chosen, made_for
 from modelc.compile.limits import Limits
+from modelc.compile.open_sizes import OpenRun
 from modelc.compile.pipeline import Run, default_threads
 from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
@@ -24,7 +27,7 @@ from modelc.frontend.quantize.recipe import INT8, Recipe
 from modelc.frontend.quantize.write import emit_quantized, write_quantized
 from modelc.ir.candidate import Candidate
 from modelc.scratch import TemporaryFolder
-from modelc.target import load_target
+from modelc.target import Target, load_target
 
 
 def compile_request(request: CompileRequest) -> CompileResult:
@@ -45,7 +48,11 @@ def compile_request(request: CompileRequest) -> CompileResult:
         otherwise = chosen.config if locked else replace(chosen.config, inputs=Inputs())
     settings = request.settings(otherwise).fixing(request.fixed)
     with blaming(f"model {path}"):
-        steering = applied(as_chosen(locked, request.fixed, settings.inputs), path, request.inputs)
+        wanted = as_chosen(locked, request.fixed, settings.inputs)
+        ranges = {name: numbers for name, numbers in wanted.dims.items() if isinstance(numbers, range)}
+        if ranges:
+            return _of_any_size(request, wanted, ranges, settings, target, digest)
+        steering = applied(wanted, path, request.inputs)
     target = target if target is not None else load_target("native")
     recipe = _recipe(request, locked)
     if request.precision == INT8 and isinstance(recipe, Recipe) and recipe.halves:
@@ -79,6 +86,46 @@ def compile_request(request: CompileRequest) -> CompileResult:
             recipe=recipe,
         )
         return run.compile(request.place, request.verify, request.keep_unverified)
+
+
+def _of_any_size(
+    request: CompileRequest,
+    wanted: Inputs,
+    ranges: Mapping[str, range],
+    settings: Config,
+    target: Target | None,
+    digest: str,
+) -> CompileResult:
+    """The compilation of one package for every size in `ranges`."""
+    open_sizes = any_size(request.path, ranges)
+    fixed = {name: numbers for name, numbers in wanted.dims.items() if name not in ranges}
+    target = target if target is not None else load_target("native")
+    steering = [
+        applied(replace(wanted, dims={**fixed, **{n: (k,) for n, k in open_sizes.dims(run).items()}}), request.path)
+        for run in open_sizes.samples
+    ]
+    run = OpenRun(
+        model=request.path,
+        digest=digest,
+        target=target,
+        config=settings.allowing(winograd=False, strassen=False),
+        shapes=tuple(shapes for steered in steering for shapes in steered.shapes),
+        constants=steering[0].constants,
+        threads=request.threads or default_threads(),
+        stages=Stages(
+            last=request.stop_after or STAGES[-1],
+            dump_dir=None if request.dump_dir is None else Path(request.dump_dir),
+            progress=request.say,
+        ),
+        form=request.form(target.triple),
+        store=request.store,
+        limits=Limits(request.max_params, request.max_arena, request.max_library),
+        alike=True,
+        free=open_sizes.free,
+        any_size=open_sizes,
+        fixed=fixed,
+    )
+    return run.compile(request.place, request.verify, request.keep_unverified)
 
 
 def _recipe(request: CompileRequest, locked: Choices | None) -> Recipe | Packing | None:

@@ -104,8 +104,15 @@ def pairs(
     return by_name
 
 
-def sizes(text: str) -> tuple[int, ...] | None:
-    """16, or 16|32."""
+def sizes(text: str) -> Sequence[int] | None:
+    """16, 16|32, or a range for a package of any size: 1..512, or 32..1280:32."""
+    if ".." in text:
+        limits, _, step = text.partition(":")
+        ends = [_size(number) for number in (*limits.split("..", 1), step or "1")]
+        if None in ends:
+            raise ValueError("NAME=1..512, or NAME=32..1280:32 in steps of 32, whole numbers below 2^31")
+        least, most, by = (int(n) for n in ends if n is not None)
+        return range(least, most + 1, by) if by else None
     given = [_size(size) for size in text.split("|")[: MOST_NUMBERS + 1]]
     known = tuple(dict.fromkeys(size for size in given if size is not None))
     return None if None in given or len(given) > MOST_NUMBERS else known

@@ -61,6 +61,7 @@ from modelc.package import (
 )
 from modelc.package.form import prefix_of
 from modelc.package.padding import Padding
+from modelc.package.spec import FreeSize
 from modelc.partition.draft import Prepared, prepared
 from modelc.partition.narrow_products import narrowing, require
 from modelc.partition.precision import contracting_tasks, with_roundings
@@ -147,6 +148,8 @@ class Run:
     weighing: bool = True  # whether what a model quantizes is multiplied in bytes by its price
     store: Store = field(default_factory=user_store)  # of what was worked out before
     recipe: Recipe | Packing | None = None  # by which `model` was quantized; `digest` is of the float model then
+    alike: bool = False  # the shapes are those of one package for any size
+    free: tuple[FreeSize, ...] = ()  # sizes that the package leaves open
 
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
         if self.stages.reach("package"):  # what would fail at the end, before any work
@@ -326,7 +329,7 @@ class Run:
     def partitioning(self) -> Partitioning:
         """What the graphs are cut into Programs by."""
         halves = self.recipe.halves if isinstance(self.recipe, Recipe) else frozenset()
-        return Partitioning(self.drafts, self.target, self.config, self.schedules, self.locked, halves)
+        return Partitioning(self.drafts, self.target, self.config, self.schedules, self.locked, halves, self.alike)
 
     @cached_property
     def schedules(self) -> Schedules:
@@ -473,7 +476,7 @@ class Run:
         checked, states = self.config.check_addresses, self.config.inputs.states
         with blaming_choices("tasks and layouts", bool(self.tasks)):
             plans = tuple(
-                plan_program(program, compiled, parameters, checked, expose, {} if expose else states)
+                plan_program(program, compiled, parameters, checked, expose, {} if expose else states, self.free)
                 for program in programs.rounded
             )
         tasks = {key: one.candidate for key, one in compiled.items()}

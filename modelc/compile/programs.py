@@ -21,6 +21,12 @@ from modelc.space.choose import Schedules
 from modelc.target import Target
 
 
+def _longer(graph: Prepared, than: Prepared) -> float:
+    """How many times as long the inputs of a graph are as those of another, at most."""
+    pairs = [(graph.graph.value(name).shape, than.graph.value(name).shape) for name in graph.graph.fed]
+    return max((n / m for shapes in pairs for n, m in zip(*shapes, strict=True) if m), default=1.0)
+
+
 @dataclass(frozen=True)
 class Programs:
     """One way to cut a model into Tasks: `wide`, a Program for each set of shapes, as the model says it; `rounded`, the
@@ -55,7 +61,7 @@ class Programs:
 class Partitioning:
     """What the graphs of a model, one for each set of shapes, are cut into Programs by. `schedules` are under the
     policy of `config`; `locked` choices say layouts and precision. Of what can be in
-    float16 the nodes `halves` alone are, if there are any."""
+    float16 the nodes `halves` alone are, if there are any. `alike`: all are cut and stored as the first is."""
 
     graphs: tuple[Prepared, ...]
     target: Target
@@ -63,6 +69,7 @@ class Partitioning:
     schedules: Schedules
     locked: Choices | None = None
     halves: frozenset[str] = frozenset()
+    alike: bool = False
 
     def programs(self) -> Programs:
         """In the layouts and precision that are locked; else in the layouts that cost least, nothing in float32 that
@@ -111,8 +118,8 @@ class Partitioning:
 
     def cut(self, layouts: Sequence[LayoutChoice]) -> tuple[Program, ...]:
         """As the model says it, with values stored as `layouts` say."""
-        each = zip(self.graphs, layouts, strict=True)
-        return tuple(partition(graph, self.attention_bytes, choice) for graph, choice in each)
+        each = zip(self.graphs, self.attention_bytes_of_each, layouts, strict=True)
+        return tuple(partition(graph, row_bytes, choice) for graph, row_bytes, choice in each)
 
     def in_precision(self, wide: tuple[Program, ...], layouts: tuple[LayoutChoice, ...], kept: Kept) -> Programs:
         """With the Programs `wide` also in the precision that is asked for."""
@@ -127,7 +134,10 @@ class Partitioning:
     def chosen_layouts(self, kept_values: Sequence[Collection[str]]) -> tuple[LayoutChoice, ...]:
         """How the values of each graph are stored: as costs least in the schedules that its Tasks will get, in the
         precision that is asked for, where the Tasks that write `kept_values` stay in float32."""
-        each = zip(self.graphs, kept_values, strict=True)
+        each = [*zip(self.graphs, kept_values, strict=True)]
+        if self.alike:
+            (graph, values), *_ = each
+            return (choose_layouts(graph, self.policy(values), self.attention_bytes),) * len(each)
         return tuple(choose_layouts(graph, self.policy(values), self.attention_bytes) for graph, values in each)
 
     def policy(self, kept_values: Collection[str], blocked: bool = False) -> LayoutPolicy:
@@ -145,6 +155,15 @@ class Partitioning:
     @property
     def attention_bytes(self) -> int:
         return attention_bytes(self.target, self.config)
+
+    @property
+    def attention_bytes_of_each(self) -> tuple[int, ...]:
+        """What attention's rows may take in each graph: where all are cut `alike`, as much more as its inputs are
+        longer."""
+        if not self.alike:
+            return (self.attention_bytes,) * len(self.graphs)
+        first, *others = self.graphs
+        return (self.attention_bytes, *(int(self.attention_bytes * _longer(graph, first)) for graph in others))
 
 
 def attention_bytes(target: Target, config: Config) -> int:

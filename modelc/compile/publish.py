@@ -17,6 +17,7 @@ from modelc.compile.config import Verification
 from modelc.compile.limits import Limits
 from modelc.compile.stages import Stages
 from modelc.errors import ToolchainError, VerificationError, blaming
+from modelc.ir.sizes import Sizes
 from modelc.package import Package, PackageSpec, write_package
 from modelc.verify.compare import FILTERED
 from modelc.verify.engine import EngineError
@@ -41,6 +42,7 @@ class Comparison:
     limits: Verification
     blueprints: Sequence[Blueprint]
     quantized: bool = False
+    runs: Sequence[Sizes] = ()  # sizes at which a package for any is compared
 
     def __str__(self) -> str:
         inputs = f"{self.limits.samples} sample(s)" if self.inputs is None else "the given inputs"
@@ -51,7 +53,9 @@ class Comparison:
         v = self.limits
         policy = (v.seed, v.samples, v.rtol, v.atol, v.bf16, v.f16)
         judged = (self.blueprints, v.check)
-        return verify_outputs(folder, self.model, self.inputs, *policy, True, *judged, brief=True, say=say)
+        return verify_outputs(
+            folder, self.model, self.inputs, *policy, True, *judged, brief=True, say=say, runs=self.runs
+        )
 
 
 def publish(

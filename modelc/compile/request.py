@@ -48,9 +48,11 @@ class Request:
     )
     dims: Mapping[str, int | Sequence[int]] | None = option(
         None,
-        "Fixes a free dimension by its name, everywhere. Several numbers: a variant each.",
-        "NAME=N|M...",
-        doc='Numbers for free dimensions by their names, `{"batch": 8}`; each of several numbers makes a variant.',
+        "Fixes a free dimension by its name, everywhere. Several numbers: a variant each. Two with dots between: one "
+        "package for every size from the one to the other, in steps of S.",
+        "NAME=N|M...|A..B[:S]",
+        doc='Numbers for free dimensions by their names, `{"batch": 8}`; each of several numbers makes a variant. A '
+        "range is for a package of any size in it: `range(1, 513)`, `range(32, 1281, 32)`.",
         several=True,
         read=pairs("NAME=16 once for each name, or NAME=16|32 for several variants, whole numbers below 2^31", sizes),
         yaml="model",
@@ -358,10 +360,16 @@ def shape_sets(given: GivenShapes | Sequence[GivenShapes]) -> tuple[Shapes, ...]
         ) from None
 
 
-def dim_sizes(given: Mapping[str, int | Sequence[int]]) -> dict[str, tuple[int, ...]]:
-    """Numbers for free dimensions by name. Raises InputError."""
+def _numbers(given: int | Sequence[int]) -> Sequence[int]:
+    if isinstance(given, range):
+        return given
+    return (index(given),) if hasattr(given, "__index__") else tuple(map(index, given))
+
+
+def dim_sizes(given: Mapping[str, int | Sequence[int]]) -> dict[str, Sequence[int]]:
+    """Numbers for free dimensions by name; a range is of what one package takes. Raises InputError."""
     try:
-        return {name: (index(n),) if hasattr(n, "__index__") else tuple(map(index, n)) for name, n in given.items()}
+        return {name: _numbers(n) for name, n in given.items()}
     except (TypeError, AttributeError):
         raise InputError(
             f"dims is {str(given)[:200]}; expected a whole number for each dimension, such as {{'batch': 8}}, or "

@@ -1,7 +1,8 @@
 """Quasi-affine index arithmetic: linear forms, bounds, simplification.
 
-An index is a sum of integer multiples of *atoms* plus a constant. An atom is an iterator or a floordiv/mod of another
-quasi-affine form by a constant. Everything that analyses accesses (footprints, strides, layouts) works on this form.
+An index is a sum of integer multiples of *atoms* plus a constant. An atom is an iterator, a Size, a floordiv/mod of
+another quasi-affine form by a constant, or a product of Sizes (and such quotients of them) and at most one iterator.
+Everything that analyses accesses (footprints, strides, layouts) works on this form.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from modelc.ir.expr import Const, Expr, Op, Var, op, rewrite, substitute
+from modelc.ir.expr import Const, Expr, Op, Size, Var, op, rewrite, show, substitute, variables
 
 Ranges = Mapping[str, int]  # iterator -> extent: it runs over [0, extent)
 
@@ -57,7 +58,7 @@ def linear(e: Expr) -> Linear | None:
     """The linear form of an index expression, or None if it is not quasi-affine (a Load, a product of iterators)."""
     if isinstance(e, Const):
         return Linear((), int(e.value)) if e.dtype == "int64" else None
-    if isinstance(e, Var):
+    if isinstance(e, (Var, Size)):
         return Linear(((e, 1),), 0)
     if not isinstance(e, Op):
         return None
@@ -78,8 +79,10 @@ def _linear(e: Op) -> Linear | None:
         return None if a is None else _sum(Linear((), 0), a, -1)
     if e.name == "mul":
         a, b = linear(e.args[0]), linear(e.args[1])
-        if a is None or b is None or (a.terms and b.terms):
+        if a is None or b is None:
             return None
+        if a.terms and b.terms:
+            return _product(a, b)
         form, scale = (a, b.constant) if not b.terms else (b, a.constant)
         return Linear(tuple([(x, c * scale) for x, c in form.terms if c * scale]), form.constant * scale)
     if e.name in ("floordiv", "mod") and isinstance(e.args[1], Const):
@@ -90,7 +93,40 @@ def _linear(e: Op) -> Linear | None:
             value = inner.constant
             return Linear((), value // by if e.name == "floordiv" else value % by)
         return Linear(((Op(e.name, (inner.expr(), e.args[1])), 1),), 0)
+    if e.name in ("min", "max") and not variables(e) and all(linear(x) is not None for x in e.args):
+        return Linear(((e, 1),), 0)
     return None
+
+
+def _product(a: Linear, b: Linear) -> Linear | None:
+    """The product of two forms of which one has Sizes alone; None where both have iterators."""
+    if _with_iterators(a) and _with_iterators(b):
+        return None
+    total = Linear((), a.constant * b.constant)
+    for x, c in (*a.terms, (None, a.constant)):
+        for y, k in (*b.terms, (None, b.constant)):
+            if c * k and (x is not None or y is not None):
+                atom = y if x is None else x if y is None else _atom_of((*_factors(x), *_factors(y)))
+                assert atom is not None
+                total = _sum(total, Linear(((atom, c * k),), 0), 1)
+    return total
+
+
+def _with_iterators(form: Linear) -> bool:
+    return any(variables(atom) for atom, _ in form.terms)
+
+
+def _factors(atom: Expr) -> tuple[Expr, ...]:
+    if isinstance(atom, Op) and atom.name == "mul":
+        return tuple(factor for part in atom.args for factor in _factors(part))
+    return (atom,)
+
+
+def _atom_of(factors: Sequence[Expr]) -> Expr:
+    """The product of atoms as an atom; of several Sizes in the order of their text, an iterator before them."""
+    first, *others = sorted(factors, key=lambda x: (not variables(x), show(x)))
+    flat = tuple(others)
+    return Op("mul", (first, flat[0])) if len(flat) == 1 else Op("mul", (first, _atom_of(flat)))
 
 
 def _sum(a: Linear, b: Linear, sign: int) -> Linear:
@@ -118,7 +154,19 @@ def bounds(e: Expr, ranges: Ranges) -> tuple[int, int] | None:
 def _atom_bounds(atom: Expr, ranges: Ranges) -> tuple[int, int] | None:
     if isinstance(atom, Var):
         return (0, ranges[atom.name] - 1) if atom.name in ranges else None
-    assert isinstance(atom, Op) and isinstance(atom.args[1], Const)
+    if isinstance(atom, Size):
+        return atom.least, atom.most
+    assert isinstance(atom, Op)
+    if atom.name in ("mul", "min", "max"):
+        a, b = (bounds(x, ranges) for x in atom.args)
+        if a is None or b is None:
+            return None
+        if atom.name != "mul":
+            pick = min if atom.name == "min" else max
+            return pick(a[0], b[0]), pick(a[1], b[1])
+        corners = [x * y for x in a for y in b]
+        return min(corners), max(corners)
+    assert isinstance(atom.args[1], Const)
     inner, by = bounds(atom.args[0], ranges), int(atom.args[1].value)
     if inner is None:
         return None
@@ -132,7 +180,7 @@ def _atom_bounds(atom: Expr, ranges: Ranges) -> tuple[int, int] | None:
 def simplify(e: Expr, ranges: Ranges) -> Expr:
     """An equal, canonical index expression: like terms gathered, divisions and remainders that the ranges decide
     resolved (`(4*a + b) // 4` is `a` when 0 <= b < 4)."""
-    if isinstance(e, (Var, Const)):
+    if isinstance(e, (Var, Size, Const)):
         return e
     form = linear(e)
     if form is not None and form.plain:

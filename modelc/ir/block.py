@@ -41,6 +41,7 @@ from modelc.ir.expr import (
 )
 from modelc.ir.layout import Layout
 from modelc.ir.remembering import Remembering
+from modelc.ir.sizes import most
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +260,8 @@ class Buffer:
 
     @property
     def bytes(self) -> int:
-        return prod(self.physical_shape) * DTYPES[self.dtype].itemsize
+        """At most."""
+        return prod(map(most, self.physical_shape)) * DTYPES[self.dtype].itemsize
 
     def __str__(self) -> str:
         stored = f" stored {self.layout}" if self.layout.primitives else ""

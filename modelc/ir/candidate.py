@@ -26,9 +26,11 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from modelc.ir.expr_syntax import parse
 from modelc.ir.layout import Layout
 from modelc.ir.loop import ROOT, Inside, Loop, Root, place_of
 from modelc.ir.remembering import Remembering
+from modelc.ir.sizes import is_sized, sized
 
 if TYPE_CHECKING:
     import jsonschema
@@ -82,7 +84,7 @@ class Candidate(Remembering):
     def to_json(self) -> dict[str, Any]:
         """Plain data, valid against candidate.schema.json."""
         return {
-            "stages": [{"rule": s.rule, **s.args} for s in self.stages],
+            "stages": [{"rule": s.rule, **{k: _written(v) for k, v in s.args.items()}} for s in self.stages],
             "layouts": {name: str(layout) for name, layout in self.layouts.items()},
             "blocks": {
                 name: {
@@ -119,11 +121,22 @@ class Candidate(Remembering):
             )
             for name, b in data["blocks"].items()
         }
-        stages = tuple(Stage(s["rule"], {k: v for k, v in s.items() if k != "rule"}) for s in data["stages"])
+        stages = tuple(Stage(s["rule"], {k: _read(v) for k, v in s.items() if k != "rule"}) for s in data["stages"])
         return Candidate(blocks, stages, {k: Layout.parse(v) for k, v in data["layouts"].items()})
 
     def __str__(self) -> str:
         return json.dumps(self.to_json(), indent=1)
+
+
+def _written(argument: str | int) -> str | int:
+    """A stage's argument in JSON: a number that depends on sizes as `=` and its expression."""
+    return f"={argument}" if is_sized(argument) else argument
+
+
+def _read(argument: str | int) -> str | int:
+    if not isinstance(argument, str) or not argument.startswith("="):
+        return argument
+    return sized(parse(argument[1:]))
 
 
 def key_of(data: object) -> str:

@@ -9,7 +9,7 @@ from typing import NoReturn
 from modelc.errors import InvalidIR
 from modelc.ir.affine import bounds
 from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, OpaqueBlock
-from modelc.ir.expr import DTYPES, FLOATS, INTEGERS, Const, Expr, Load, Op, Var, loads, op, show, variables
+from modelc.ir.expr import DTYPES, FLOATS, INTEGERS, Const, Expr, Load, Op, Size, Var, loads, op, show, variables
 from modelc.ir.nest import Leaf
 from modelc.ir.points import TooLarge, image
 from modelc.ir.scalar import OPERATIONS
@@ -26,6 +26,8 @@ def typed(e: Expr, iterators: Collection[str], stored: Stored, where: str) -> st
     """The dtype of an expression over the variables `iterators`; checks names, operand counts and dtypes."""
     if isinstance(e, Var):
         return "int64" if e.name in iterators else fail(where, f"unknown iterator {e.name!r}")
+    if isinstance(e, Size):
+        return "int64"
     if isinstance(e, Const):
         return e.dtype
     if isinstance(e, Load):

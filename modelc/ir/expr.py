@@ -3,13 +3,14 @@
 The grammar, whole:
 
     Expr = Var(name)                      an iterator, an int64
+         | Size(name, least, most)        a free dimension of the model's inputs, an int64 that a run says
          | Const(value, dtype)
          | Load(buffer, indices)          one element of a buffer
          | Op(name, args, dtype)          `name` is a key of OPERATIONS; dtype is set on casts alone
 
-Index expressions are the same grammar over Var, int64 Const, `add sub mul floordiv mod` (quasi-affine: see affine.py).
-The text form is Python's expression syntax (`X[n, c, h + r - 1] * float32(0.5)`), so Python's own parser reads it
-(expr_syntax.py).
+Index expressions are the same grammar over Var, Size, int64 Const, `add sub mul floordiv mod` (quasi-affine: see
+affine.py). The text form is Python's expression syntax (`X[n, c, h + r - 1] * float32(0.5)`), so Python's own parser
+reads it (expr_syntax.py).
 """
 
 from __future__ import annotations
@@ -104,6 +105,18 @@ class Var(_Arithmetic):
 
 
 @dataclass(frozen=True, slots=True)
+class Size(_Arithmetic):
+    """A free dimension of the model's inputs, of `least` to `most` (both included); sizes.py computes with them."""
+
+    name: str
+    least: int
+    most: int
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.most))
+
+
+@dataclass(frozen=True, slots=True)
 class Const(_Arithmetic):
     """A number of a dtype, held as the Python number of its kind (float, int or bool)."""
 
@@ -146,11 +159,11 @@ class Op(_Arithmetic):
     __hash__ = _kept_hash
 
 
-Expr = Var | Const | Load | Op
+Expr = Var | Size | Const | Load | Op
 Operand = Expr | int | float | _Arithmetic
 
 
-KINDS = frozenset((Var, Const, Load, Op))
+KINDS = frozenset((Var, Size, Const, Load, Op))
 ZERO = Const(0)
 
 
@@ -160,7 +173,7 @@ def op(name: str, *args: Any) -> Expr:
     for a in args:
         if type(a) not in KINDS:
             typed = next((x.dtype for x in args if type(x) is Const), "int64")
-            exprs = tuple([x if type(x) in KINDS else Const(x, typed) for x in args])
+            exprs = tuple([x if type(x) in KINDS else getattr(x, "expr", None) or Const(x, typed) for x in args])
             break
     if len(exprs) == 2:
         a, b = exprs
@@ -227,7 +240,7 @@ def walk(e: Expr) -> Iterator[Expr]:
 def rewrite(e: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
     """Rebuilds `e` bottom up; `visit` gives the replacement of a node whose children are done, or None to keep it.
     What is shared is visited once, and its replacement is shared."""
-    if isinstance(e, (Var, Const)):
+    if isinstance(e, (Var, Size, Const)):
         replaced = visit(e)
         return e if replaced is None else replaced
     done: dict[int, Expr] = {}
@@ -297,6 +310,11 @@ def operations(e: Expr) -> frozenset[str]:
     return _names(e, "_operations", Op)
 
 
+def sizes(e: Expr) -> tuple[Size, ...]:
+    """The Sizes in `e`, each once."""
+    return tuple(dict.fromkeys(x for x in walk(e) if isinstance(x, Size)))
+
+
 def _names(e: Expr, kept: str, kind: type[Var | Op]) -> frozenset[str]:
     """The names of those below `e` that are of one kind, which are kept as the attribute `kept`."""
     names: frozenset[str] | None = getattr(e, kept, None)
@@ -336,7 +354,7 @@ def uncast(e: Expr) -> Expr:
 
 def dtype_of(e: Expr, buffers: Mapping[str, str]) -> str:
     """The dtype of an expression, given the dtype of each buffer. Index arithmetic is int64."""
-    if isinstance(e, Var):
+    if isinstance(e, (Var, Size)):
         return "int64"
     if isinstance(e, Const):
         return e.dtype
@@ -358,6 +376,8 @@ def show(e: Expr, above: int = 0) -> str:
     """The text of `e`; expr_syntax.parse() reads it back to an equal expression."""
     if isinstance(e, Var):
         return e.name
+    if isinstance(e, Size):
+        return f"size_{e.name}({e.least}, {e.most})"
     if isinstance(e, Const):
         if e.dtype == "int64":
             return str(e.value) if e.value >= 0 or above < 5 else f"({e.value})"

@@ -6,7 +6,7 @@ import ast
 import math
 from functools import reduce
 
-from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Size, Var
 from modelc.ir.scalar import OPERATIONS
 
 _BINARY: dict[type, str] = {
@@ -76,6 +76,11 @@ def _call(name: str, args: list[ast.expr]) -> Expr:
         return Op("cast", (expression(args[0]),), name) if literal is None else _constant(literal, name)
     if name.startswith("bits_") and name[5:] in DTYPES and len(args) == 1:
         return Op("bits", (expression(args[0]),), name[5:])
+    if name.startswith("size_") and len(args) == 2:
+        bounds = [_literal(a) for a in args]
+        if not all(type(n) is int for n in bounds):
+            raise ExprSyntaxError(f"{name} takes the least and the most that it can be, as numbers")
+        return Size(name[5:], *bounds)  # type: ignore[arg-type]
     name = {row.called: plain for plain, row in OPERATIONS.items() if row.called}.get(name, name)
     if name not in OPERATIONS or name in ("cast", "bits"):
         raise ExprSyntaxError(f"unknown operation {name!r}; known are {', '.join(sorted(OPERATIONS))}")

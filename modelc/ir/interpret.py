@@ -82,6 +82,7 @@ def walked(
         elif isinstance(e, Load):
             values[place] = load(e, [values[k] for k in operands])
         else:
+            assert isinstance(e, Op), f"{e} is a size, and what is interpreted has numbers"
             values[place] = operate(e, [values[k] for k in operands])
         for k in last_used:
             del values[k]

@@ -26,10 +26,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from math import prod
 
 from modelc.ir.block import AGGREGATIONS, compact_strides, show_call
 from modelc.ir.expr import DTYPES, Expr, Load, loads, show, show_conditions
+from modelc.ir.sizes import room
 
 TAGS = ("for", "parallel", "pipeline", "unroll", "vector")
 INTRINSIC = "intrin:"  # a tag of its own for every intrinsic: the name follows
@@ -51,11 +51,8 @@ class Region:
 
     @property
     def bytes(self) -> int:
-        """Bytes from the first to the last element."""
-        if not prod(self.shape):
-            return 0
-        span = sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True)) + 1
-        return span * DTYPES[self.dtype].itemsize
+        """Bytes from the first to the last element, at most."""
+        return room(self.shape, self.stride) * DTYPES[self.dtype].itemsize
 
     def __str__(self) -> str:
         strides = f" strides({', '.join(map(str, self.strides))})" if self.strides is not None else ""

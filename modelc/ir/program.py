@@ -29,6 +29,7 @@ from modelc.ir.block import Block, OpaqueBlock, Task, compact_strides
 from modelc.ir.check import uses
 from modelc.ir.expr import DTYPES, variables
 from modelc.ir.layout import Layout
+from modelc.ir.sizes import room
 
 Array = NDArray[Any]
 
@@ -64,9 +65,8 @@ class Placed:
 
     @property
     def elements(self) -> int:
-        """Elements of storage from the first to the last."""
-        shape = self.physical_shape
-        return 1 + sum((n - 1) * s for n, s in zip(shape, self.physical_strides, strict=True)) if prod(shape) else 0
+        """Elements of storage from the first to the last, at most."""
+        return room(self.physical_shape, self.physical_strides)
 
     @property
     def bytes(self) -> int:

@@ -13,7 +13,7 @@ from modelc.package.emulators import emulator, lacking
 from modelc.package.form import Form
 from modelc.package.link import compile_kernel, link_kernel, runtime_objects
 from modelc.package.manifest import SCHEMA_VERSION, FileInfo, Manifest
-from modelc.package.read import Package, read_choices, read_package, read_verification
+from modelc.package.read import Package, at_sizes, read_choices, read_package, read_verification
 from modelc.package.sources import RUNTIME
 from modelc.package.spec import ALIGNMENT, ArenaTensor, Argument, FixedInput, PackageSpec, PackageTarget, Plan, Step
 from modelc.package.tensor import TensorInfo
@@ -39,6 +39,7 @@ __all__ = [
     "StepTime",
     "TensorInfo",
     "Toolchain",
+    "at_sizes",
     "check_described",
     "check_place",
     "compile_kernel",

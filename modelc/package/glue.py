@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from modelc.errors import PackageError
+from modelc.ir.expr import Const, Expr, Op, Size
+from modelc.ir.sizes import expr_of, is_sized, most
 from modelc.package.header import exported_source
 from modelc.package.spec import (
     Argument,
     Branch,
     Carried,
     Control,
+    FreeSize,
     Moving,
     PackageSpec,
     Plan,
@@ -33,6 +36,8 @@ POINTERS = {
     "slot": "frame->slots[{index}]",
     "size": "(uint8_t *)&frame->sizes[{index}]",
 }
+INFIX = {"add": "+", "sub": "-", "mul": "*"}
+CALLED = {"floordiv": "mc_quotient", "mod": "mc_remainder", "min": "mc_smaller", "max": "mc_larger"}
 SPACES = {space: f"MC_{space.upper()}" for space in POINTERS}
 
 
@@ -117,39 +122,107 @@ def _padded(spec: PackageSpec) -> tuple[str, str]:
 
 
 def _declarations(plans: Iterable[Plan]) -> str:
-    counts: dict[str, int] = {}
+    counts: dict[str, tuple[int, int]] = {}
     for step in (step for plan in plans for step in plan.steps):
-        if counts.setdefault(step.symbol, len(step.arguments)) != len(step.arguments):
+        taken = len(step.arguments), len(step.takes)
+        if counts.setdefault(step.symbol, taken) != taken:
             raise PackageError(f"steps call the kernel '{step.symbol}' with different numbers of arguments")
-    return "".join(f"void {symbol}({'void *, ' * n}uint8_t *, int32_t, int32_t);\n" for symbol, n in counts.items())
+    return "".join(
+        f"void {symbol}({'void *, ' * pointers}{'intptr_t, ' * numbers}uint8_t *, int32_t, int32_t);\n"
+        for symbol, (pointers, numbers) in counts.items()
+    )
 
 
 def _variant(number: int, plan: Plan) -> str:
-    thunks = "".join(_thunk(f"step_{number}_{i}", step) for i, step in enumerate(plan.steps))
-    thunks += "".join(_checks(f"{number}_{i}", step.checks) for i, step in enumerate(plan.steps) if step.checks)
+    names = Names(plan.free)
+    thunks = "".join(_thunk(f"step_{number}_{i}", step, names) for i, step in enumerate(plan.steps))
+    thunks += "".join(_checks(f"{number}_{i}", step.checks, names) for i, step in enumerate(plan.steps) if step.checks)
+    thunks += "".join(_trips(f"trips_{number}_{i}", step.extent, names) for i, step in enumerate(plan.steps))
+    thunks += _free_shapes(f"shape_{number}", plan, names)
     tables = _tensors(f"inputs_{number}", plan.inputs) + _tensors(f"outputs_{number}", plan.outputs)
     tables += control_tables(str(number), plan) + _table("mc_state", f"states_{number}", _states(plan))
     tables += _table("mc_extent", f"extents_{number}", (_row(size.output, size.axis) for size in plan.sizes))
+    tables += _table("mc_size", f"sizes_{number}", _free_rows(plan.free))
     rows = [_step_row(f"{number}_{i}", step) for i, step in enumerate(plan.steps)]
     return f"{thunks}\n{tables}{_table('mc_step', f'steps_{number}', rows)}\n"
 
 
-def _thunk(name: str, step: Step) -> str:
+class Names:
+    """Numbers of a run in C: free sizes are `dims`, in their order."""
+
+    def __init__(self, free: Sequence[FreeSize], dims: str = "frame->dims"):
+        self.at = {size.name: f"{dims}[{k}]" for k, size in enumerate(free)}
+        self.free = tuple(free)
+
+    def within(self, dims: str) -> Names:
+        """The same where the sizes are called otherwise."""
+        return Names(self.free, dims)
+
+    def __call__(self, number: int) -> str:
+        """The number as an expression; a plain one as it is."""
+        return self._text(expr_of(number)) if is_sized(number) else str(number)
+
+    def _text(self, e: Expr) -> str:
+        if isinstance(e, Size):
+            return self.at[e.name]
+        if isinstance(e, Const):
+            return f"INT64_C({e.value})"
+        assert isinstance(e, Op)
+        a, b = map(self._text, e.args)
+        if e.name in CALLED:
+            return f"{CALLED[e.name]}({a}, {b})"
+        return f"({a} {INFIX[e.name]} {b})"
+
+
+def _trips(name: str, extent: int, names: Names) -> str:
+    """How long the outermost loop of a step is, where sizes say it."""
+    if not is_sized(extent):
+        return ""
+    count = names.within("dims")(extent)
+    return f"static int32_t {name}(const int64_t *dims) {{\n    return (int32_t){count};\n}}\n"
+
+
+def _free_shapes(name: str, plan: Plan, names: Names) -> str:
+    """static void shape_0(...): the shapes of inputs and outputs that sizes say."""
+    if not plan.free:
+        return ""
+    here, cases = names.within("dims"), ""
+    for output, tensors in enumerate((plan.inputs, plan.outputs)):
+        for k, tensor in enumerate(tensors):
+            stores = " ".join(f"shape[{axis}] = {here(n)};" for axis, n in enumerate(tensor.extents) if is_sized(n))
+            if stores:
+                cases += f"    if (output == {output} && index == {k}) {{ {stores} }}\n"
+    parameters = "const int64_t *dims, int32_t output, int32_t index, int64_t *shape"
+    unused = "".join(f"    (void){name};\n" for name in ("dims", "output", "index", "shape"))
+    return f"static void {name}({parameters}) {{\n{unused}{cases}}}\n"
+
+
+def _free_rows(free: Sequence[FreeSize]) -> Iterator[str]:
+    for size in free:
+        limits = (f"INT64_C({n})" for n in (size.least, size.most, size.unit))
+        yield _row(_c_string(size.name), *limits, size.input, size.axis)
+
+
+def _thunk(name: str, step: Step, names: Names) -> str:
     """static void step_0_3(...) { conv2d(frame->arena + 128, ..., scratch, begin, end); }"""
-    arguments = "".join(f"{_pointer(argument)}, " for argument in step.arguments)
+    arguments = "".join(f"{_pointer(argument, names)}, " for argument in step.arguments)
+    arguments += "".join(f"(intptr_t){names.at[size]}, " for size in step.takes)
     return (
         f"static void {name}(const mc_frame *frame, uint8_t *scratch, int32_t begin, int32_t end) {{\n"
         f"    (void)frame;\n    {step.symbol}({arguments}scratch, begin, end);\n}}\n"
     )
 
 
-def _pointer(argument: Argument) -> str:
-    pointer = f"{POINTERS[argument.space].format(index=argument.index)} + {argument.offset}u"
+def _pointer(argument: Argument, names: Names) -> str:
+    offset = names(argument.offset) if is_sized(argument.offset) else f"{argument.offset}u"
+    pointer = f"{POINTERS[argument.space].format(index=argument.index)} + {offset}"
     return f"{pointer} + frame->iteration * INT64_C({argument.stride})" if argument.stride else pointer
 
 
-def _checks(name: str, checks: tuple[RangeCheck, ...]) -> str:
+def _checks(name: str, checks: tuple[RangeCheck, ...], names: Names) -> str:
     """static int check_0_3(...) { return mc_in_range(&ranges_0_3[0], frame->inputs[0], ...) && ...; }"""
+    if any(map(is_sized, (n for c in checks for n in (*c.shape, *c.strides, c.low, c.high)))):
+        return _checks_in_run(name, checks, names)
     extents, rows = "", []
     for i, check in enumerate(checks):
         shape, strides = f"range_shape_{name}_{i}", f"range_strides_{name}_{i}"
@@ -158,7 +231,7 @@ def _checks(name: str, checks: tuple[RangeCheck, ...]) -> str:
         limits = (f"INT64_C({check.low})", f"INT64_C({check.high})")
         rows.append(_row(*texts, shape, strides, DTYPE_CODES[check.dtype], len(check.shape), column, *limits))
     asked = (
-        f"mc_in_range(&ranges_{name}[{i}], {_pointer(check.argument)}, sentence, size)"
+        f"mc_in_range(&ranges_{name}[{i}], {_pointer(check.argument, names)}, sentence, size)"
         for i, check in enumerate(checks)
     )
     return (
@@ -168,10 +241,26 @@ def _checks(name: str, checks: tuple[RangeCheck, ...]) -> str:
     )
 
 
+def _checks_in_run(name: str, checks: tuple[RangeCheck, ...], names: Names) -> str:
+    """The same where sizes say what lies where: the ranges are made when they are asked."""
+    lines = []
+    for i, check in enumerate(checks):
+        for what, numbers in (("shape", check.shape), ("strides", check.strides)):
+            lines.append(f"const int64_t {what}_{i}[] = {{{', '.join([*map(names, numbers), '0'])}}};")
+        texts, column = map(_c_string, (check.operator, check.value)), -1 if check.column is None else check.column
+        cells = (*texts, f"shape_{i}", f"strides_{i}", DTYPE_CODES[check.dtype], len(check.shape), column)
+        lines.append(f"const mc_range range_{i} = {_row(*cells, names(check.low), names(check.high))};")
+        pointer = _pointer(check.argument, names)
+        lines.append(f"if (!mc_in_range(&range_{i}, {pointer}, sentence, size)) return 0;")
+    body = "".join(f"    {line}\n" for line in (*lines, "return 1;"))
+    return f"static int check_{name}(const mc_frame *frame, char *sentence, size_t size) {{\n{body}}}\n"
+
+
 def _step_row(name: str, step: Step) -> str:
     check = f"check_{name}" if step.checks else "0"
     work = (repr(float(step.flops)), repr(float(step.bytes)))
-    return _row(f"step_{name}", check, _c_string(step.name), step.extent, int(step.serial), *work)
+    trips = f"trips_{name}" if is_sized(step.extent) else "0"
+    return _row(f"step_{name}", check, _c_string(step.name), most(step.extent), int(step.serial), *work, trips)
 
 
 def _tensors(name: str, tensors: tuple[TensorInfo, ...]) -> str:
@@ -232,9 +321,14 @@ def _address(argument: Argument | None) -> str:
 
 
 def _variant_row(number: int, plan: Plan) -> str:
-    tables = (f"{name}_{number}" for name in ("inputs", "outputs", "steps", "control", "states", "extents"))
+    names = ("inputs", "outputs", "steps", "control", "states", "extents", "sizes")
+    tables = (*(f"{name}_{number}" for name in names), f"shape_{number}" if plan.free else "0")
     controls, state_bytes = len(plan.control) + len(plan.loops), sum(aligned(s.input.bytes) for s in plan.states)
-    counts = (*map(len, (plan.inputs, plan.outputs, plan.steps)), controls, len(plan.states), len(plan.sizes))
+    counts = (
+        *map(len, (plan.inputs, plan.outputs, plan.steps)),
+        controls,
+        *map(len, (plan.states, plan.sizes, plan.free)),
+    )
     return _row(*tables, *counts, f"{state_bytes}u")
 
 

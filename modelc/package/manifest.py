@@ -12,6 +12,8 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from modelc.errors import PackageError
+from modelc.ir.expr import Size
+from modelc.ir.sizes import number_of, text_of
 from modelc.package.form import Form
 from modelc.package.padding import Padding
 from modelc.package.schema import Mismatch, compiled
@@ -79,7 +81,7 @@ class Manifest:
 
     def to_json(self) -> str:
         """The text of manifest.json. Raises PackageError if it does not conform to the schema: a bug of modelc."""
-        data = json.loads(json.dumps(asdict(self, dict_factory=_without_zeros)))
+        data = json.loads(json.dumps(asdict(self, dict_factory=_without_zeros), default=text_of))
         _validate(data, NAME)
         text = json.dumps(data, indent=1) + "\n"
         if len(text) > MOST_MANIFEST_BYTES:
@@ -91,13 +93,31 @@ class Manifest:
 
 _ABSENT = (
     *("stride", "loops", "control", "slots", "states", "sizes", "count", "condition", "go", "refusal"),
-    *("padding", "fills", "bounds", "on", "written"),
+    *("padding", "fills", "bounds", "on", "written", "extents", "takes", "free"),
 )
+_NUMBERS = frozenset({"extents", "extent", "offset", "shape", "strides", "low", "high"})  # that may depend on sizes
 
 
 def _without_zeros(fields: list[tuple[str, Any]]) -> dict[str, Any]:
     """What hardly any step and plan has is left out."""
-    return {name: value for name, value in fields if value or name not in _ABSENT}
+    return {name: value for name, value in fields if name not in _ABSENT or value}
+
+
+def _with_numbers(variant: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A variant as JSON has it, with what depends on free sizes as numbers. Raises PackageError."""
+    named = {size["name"]: Size(size["name"], size["least"], size["most"]) for size in variant.get("free", ())}
+
+    def read(value: Any, key: str = "") -> Any:
+        if isinstance(value, str) and key in _NUMBERS:
+            try:
+                return number_of(value, named)
+            except ValueError as wrong:
+                raise PackageError(str(wrong)) from None
+        if isinstance(value, dict):
+            return {name: read(part, name) for name, part in value.items()}
+        return [read(part, key) for part in value] if isinstance(value, list) else value
+
+    return read(variant)  # type: ignore[no-any-return]
 
 
 def parsed(data: Mapping[str, Any], where: str) -> Manifest:
@@ -114,7 +134,7 @@ def parsed(data: Mapping[str, Any], where: str) -> Manifest:
         )
     _validate(data, where)
     try:
-        manifest = built(Manifest, data)
+        manifest = built(Manifest, {**data, "variants": [*map(_with_numbers, data["variants"])]})
         assert isinstance(manifest, Manifest)
         params = manifest.params_bytes
         _check_files(manifest)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from modelc.errors import PackageError
+from modelc.ir.sizes import Sizes
 from modelc.package.manifest import NAME, FileInfo, Manifest, parsed
 from modelc.package.spec import distinct_kernels
 from modelc.runtime.files import ModelError, check_file, folder_of, open_file, open_folder, read_manifest
@@ -20,10 +21,16 @@ from modelc.runtime.shown import boundary, page, size, table
 
 @dataclass(frozen=True)
 class Package:
-    """A package as data: where it lies, and what its manifest says."""
+    """A package as data: where it lies, and what its manifest says. One for any size may stand for one with a variant
+    for each of some `runs`."""
 
     path: Path
     manifest: Manifest
+    runs: tuple[Sizes, ...] = ()
+
+    def in_library(self, variant: int) -> int:
+        """Which of the library's variants a variant is."""
+        return 0 if self.runs else variant
 
     def __repr__(self) -> str:
         m = self.manifest
@@ -47,6 +54,15 @@ class Package:
         ]
         names = ("kernel", "nodes", "dtype", "instruction", "MFLOP", "bytes")
         return page(repr(self), table(names, rows, work))
+
+
+def at_sizes(package: Package, runs: Sequence[Sizes]) -> Package:
+    """A package for any size as one that has a variant for each of some `runs`; another one as it is."""
+    m = package.manifest
+    if not runs or not m.variants[0].free:
+        return package
+    variants = tuple(m.variants[0].at(run) for run in runs)
+    return replace(package, manifest=replace(m, variants=variants), runs=tuple(runs))
 
 
 def read_package(path: str | Path, check: bool = False) -> Package:

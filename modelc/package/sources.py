@@ -12,6 +12,7 @@ EVERYWHERE = (
     "modelc_steps.c",
     "modelc_memory.c",
     "modelc_range.c",
+    "modelc_free.c",
     "modelc_pad.c",
     "modelc_text.c",
     "modelc_float.c",

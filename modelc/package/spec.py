@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.errors import PackageError
-from modelc.ir.expr import DTYPES
+from modelc.ir.expr import DTYPES, Size
+from modelc.ir.generalise import instance
+from modelc.ir.sizes import Sizes, least, most
 from modelc.package.form import Form, prefix_of
 from modelc.package.padding import Padding
 from modelc.package.tensor import DTYPE_BYTES, TensorInfo
@@ -98,7 +100,7 @@ class Step:
     operations and bytes of the whole step, the dtype it really computes in, the names of the intrinsics in it (none:
     plain vectors) and the instructions that these are, the layout of its result. `error_bound` is 0 but for minimal
     filtering: there an element is at most so far, times the largest input times the largest weight, from the exact sum.
-    `checks` are made before it runs.
+    `checks` are made before it runs. `takes` are sizes of the run, numbers that the kernel takes after the pointers.
     """
 
     name: str
@@ -117,6 +119,7 @@ class Step:
     layout: str = ""
     error_bound: float = 0.0
     checks: tuple[RangeCheck, ...] = ()
+    takes: tuple[str, ...] = ()
 
     @property
     def task(self) -> str:
@@ -220,6 +223,22 @@ class Extent:
 
 
 @dataclass(frozen=True)
+class FreeSize:
+    """A size that is free, from `least` to `most`: `unit` times as much is what input `input` has along `axis`."""
+
+    name: str
+    least: int
+    most: int
+    unit: int
+    input: int
+    axis: int
+
+    @property
+    def size(self) -> Size:
+        return Size(self.name, self.least, self.most)
+
+
+@dataclass(frozen=True)
 class ArenaTensor:
     """Where a tensor lives in the arena while it lives."""
 
@@ -235,7 +254,8 @@ class Plan:
     values in bfloat16; `loops` are apart and in order. `control` is what a run decides about, each before what is
     within it; loops are innermost. `slots`: how many bytes lie where each points. `states` are
     inputs and outputs of the model that are none of the package's. `sizes` are the extents of outputs that a run
-    says."""
+    says. `free` are sizes that a run has by its inputs: then extents, offsets and outermost loops depend on them, and
+    bytes are the most."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
@@ -248,6 +268,16 @@ class Plan:
     slots: tuple[int, ...] = ()
     states: tuple[State, ...] = ()
     sizes: tuple[Extent, ...] = ()
+    free: tuple[FreeSize, ...] = ()
+
+    def at(self, run: Sizes) -> Plan:
+        """The plan in a run of these sizes: one for the shapes of its inputs."""
+        if not self.free:
+            return self
+        plan = instance(replace(self, inputs=(), outputs=(), free=()), run)
+        return replace(
+            plan, inputs=tuple(t.at(run) for t in self.inputs), outputs=tuple(t.at(run) for t in self.outputs)
+        )
 
     @property
     def calls(self) -> tuple[int, ...]:
@@ -412,7 +442,7 @@ def _spaces(plan: Plan, params_bytes: int) -> Mapping[str, tuple[int, ...]]:
 def _check_step(step: Step, calls: int, spaces: Mapping[str, tuple[int, ...]]) -> None:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", step.symbol) or step.symbol.startswith(("mc_", "modelc_", "step_")):
         raise PackageError(f"step '{step.name}' has the symbol '{step.symbol}', which cannot name a kernel")
-    if not 0 <= step.extent < 2**31:
+    if not 0 <= least(step.extent) <= most(step.extent) < 2**31:
         raise PackageError(
             f"step '{step.name}' has an outermost loop of {step.extent} iterations; below 2^31 is possible"
         )
@@ -429,10 +459,10 @@ def _check_argument(argument: Argument, calls: int, spaces: Mapping[str, tuple[i
     sizes = spaces[argument.space]
     if not 0 <= argument.index < len(sizes):
         raise PackageError(f"{what} uses {argument.space} {argument.index} of {len(sizes)}")
-    size = sizes[argument.index]
-    last = argument.offset + (calls - 1) * argument.stride
-    if not 0 <= min(argument.offset, last) <= max(argument.offset, last) <= size:
-        raise PackageError(f"{what} uses offset {argument.offset} of {argument.space}, which has {size} bytes")
+    size, offset = sizes[argument.index], most(argument.offset)
+    last = offset + (calls - 1) * argument.stride
+    if not 0 <= min(offset, last) <= max(offset, last) <= size:
+        raise PackageError(f"{what} uses offset {offset} of {argument.space}, which has {size} bytes")
 
 
 def check_control(plan: Plan, where: str) -> None:

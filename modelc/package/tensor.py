@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from modelc.ir.expr import DTYPES
+from modelc.ir.sizes import Sizes, at, is_sized, most
 from modelc.runtime.loader import DTYPES as NUMBERED
 
 DTYPE_BYTES = {dtype: DTYPES[dtype].itemsize for dtype in NUMBERED}  # in the order of modelc_dtype in model.h
@@ -13,11 +14,22 @@ DTYPE_BYTES = {dtype: DTYPES[dtype].itemsize for dtype in NUMBERED}  # in the or
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """An input or an output: row-major, without gaps."""
+    """An input or an output: row-major, without gaps. `extents` are those of a run, where its sizes are free: then
+    `shape` is the most that they can be."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    extents: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, dtype: str, shape: tuple[int, ...]) -> TensorInfo:
+        """A tensor whose shape may depend on sizes."""
+        return cls(name, dtype, tuple(map(most, shape)), shape if any(map(is_sized, shape)) else ())
+
+    def at(self, run: Sizes) -> TensorInfo:
+        """The tensor in a run."""
+        return TensorInfo(self.name, self.dtype, tuple(at(n, run) for n in self.extents)) if self.extents else self
 
     @property
     def bytes(self) -> int:

@@ -19,6 +19,7 @@ import numpy as np
 
 from modelc import scratch
 from modelc.errors import PackageError
+from modelc.ir.sizes import text_of
 from modelc.package import manifest
 from modelc.package.glue import plan_source
 from modelc.package.link import Code, link_foreign, link_shared, link_static, runtime_sources
@@ -186,7 +187,11 @@ def _write_params(spec: PackageSpec, path: Path) -> str:
 def _build_id(spec: PackageSpec, params_sha256: str) -> str:
     """The same for the same inputs of linking: a rebuild gives the same package."""
     form = replace(spec.form, emit=(), cc="", ar="")  # of which the code knows nothing
-    parts = [json.dumps(asdict(replace(spec, objects={}, params=(), choices={}, form=form)), sort_keys=True).encode()]
+    parts = [
+        json.dumps(
+            asdict(replace(spec, objects={}, params=(), choices={}, form=form)), sort_keys=True, default=text_of
+        ).encode()
+    ]
     parts += [params_sha256.encode(), *runtime_sources()]
     parts += [part for name, data in sorted(spec.objects.items()) for part in (name.encode(), data)]
     whole = hashlib.sha256()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
 
@@ -24,11 +24,13 @@ from modelc.ir.addresses import Guard
 from modelc.ir.block import Block, Buffer, Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.expr import DTYPES
+from modelc.ir.generalise import instance
 from modelc.ir.graph import RANDOM_STATE, sized
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Leaf, Nest, walk
 from modelc.ir.program import BoundTask, Placed, Program
-from modelc.package.spec import ArenaTensor, Argument, Extent, Plan, RangeCheck, Step, aligned
+from modelc.ir.sizes import Sizes
+from modelc.package.spec import ArenaTensor, Argument, Extent, FreeSize, Plan, RangeCheck, Step, aligned
 from modelc.package.tensor import TensorInfo
 from modelc.partition.precision import rounded_values
 from modelc.plan.structure import Assembly, Structured, structured
@@ -143,18 +145,28 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A Task scheduled and compiled, all under its canonical names. `derived` is the task after its stages."""
+    """A Task scheduled and compiled, all under its canonical names. `derived` is the task after its stages. Where they
+    depend on sizes, `usual` are those by which the work is said."""
 
     task: Task
     candidate: Candidate
     derived: Task
     nest: Nest
     kernel: Kernel
+    usual: Sizes = field(default_factory=dict)
 
     @cached_property
     def works(self) -> tuple[Work, ...]:
         """What each step of the kernel does."""
-        return tuple(phase_works(self))
+        return tuple(phase_works(self.at_usual))
+
+    @cached_property
+    def at_usual(self) -> Compiled:
+        """The same at the usual sizes."""
+        if not self.usual:
+            return self
+        at = partial(instance, run=self.usual)
+        return Compiled(at(self.task), at(self.candidate), at(self.derived), at(self.nest), self.kernel)
 
     @cached_property
     def temporaries(self) -> Mapping[str, int]:
@@ -162,7 +174,7 @@ class Compiled:
 
     @cached_property
     def error_bound(self) -> float:
-        return rounding_error(self.task, self.candidate.stages)
+        return rounding_error(self.at_usual.task, self.at_usual.candidate.stages)
 
     @cached_property
     def taken_places(self) -> dict[str, tuple[str, ...]]:
@@ -207,11 +219,12 @@ def plan_program(
     checked: bool = True,
     expose: bool = False,
     states: Mapping[str, str] | None = None,
+    free: Sequence[FreeSize] = (),
 ) -> Plan:
     """The steps of `program` with the kernels `compiled` (by Task.hash); `checked`: what they compute addresses from is
     checked first. With `expose`, what would lie in the arena, and sizes that depend on data, are outputs, stored as the
     kernels write them, under their own names: for looking at what every kernel computed. `states` are inputs that the
-    handle keeps, and the outputs that they are after a run."""
+    handle keeps, and the outputs that they are after a run; `free` are the sizes that the program depends on."""
     if both := set(program.inputs) & set(program.outputs):
         raise InvalidIR(f"{min(both)!r} of program {program.name} is input and output; a task has to copy it")
 
@@ -256,11 +269,12 @@ def plan_program(
         slots=tuple(made.slots),
         states=kept,
         sizes=tuple(Extent(given.index(output), axis) for output, axis in extents.values()),
+        free=tuple(free),
     )
 
 
 def _tensor(placed: Placed) -> TensorInfo:
-    return TensorInfo(placed.name, placed.dtype, placed.physical_shape)
+    return TensorInfo.of(placed.name, placed.dtype, placed.physical_shape)
 
 
 def _uses(
@@ -349,6 +363,7 @@ class _Places:
             instruction=", ".join(dict.fromkeys(intrinsic.instruction for intrinsic in kernel.intrinsics)),
             layout=str(compiled.derived.buffer(compiled.derived.outputs[0]).layout),
             error_bound=compiled.error_bound,
+            takes=tuple(size.name for size in kernel.sizes),
             checks=tuple(
                 self.check(guard, self.program.values[use.bound.values[guard.buffer]]) for guard in use.guards
             ),
@@ -377,7 +392,8 @@ class _Places:
         if placed.root not in self.program.constants:
             return self.element(placed, placed.offset)
         if compiled is not None:
-            task, candidate, derived = compiled.task, compiled.candidate, compiled.derived
+            at = compiled.at_usual
+            task, candidate, derived = at.task, at.candidate, at.derived
             stored = stored_constant(self.program, placed, region, task, candidate, derived)
         else:
             data = _part(self.program.constants[placed.root], placed)

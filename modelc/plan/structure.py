@@ -11,6 +11,7 @@ from modelc.ir.block import OpaqueBlock
 from modelc.ir.control import LoopForm, captured
 from modelc.ir.graph import RANDOM_STATE
 from modelc.ir.program import BoundTask, Program
+from modelc.ir.sizes import DependsOnSize
 from modelc.package.spec import SLOTS, Argument, Branch, Carried, Control, Moving, Plan, Repeat, Rolled, State, Step
 from modelc.package.tensor import TensorInfo
 from modelc.plan.roll import rolled
@@ -93,7 +94,11 @@ class Assembly:
 
     def plain(self, steps: Sequence[Step]) -> None:
         """Adds steps that run one after another; what repeats becomes a loop."""
-        self._append(*rolled(steps))
+        try:
+            steps, loops = rolled(steps)
+        except DependsOnSize:  # how far iterations lie apart
+            loops = ()
+        self._append(steps, loops)
 
     def _append(self, steps: Sequence[Step], loops: Sequence[Rolled]) -> None:
         at = len(self.steps)

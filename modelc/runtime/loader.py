@@ -218,9 +218,9 @@ class Model:
         if _variants_of(manifest) != self.variants:
             raise ModelError(f"{path}/{MANIFEST} describes other inputs or outputs than {library_file.name}: {AGAIN}")
         self.inputs, self.outputs = self.variants[0]  # of the first variant
-        sized, cut = _sized(manifest), _cut(manifest)
-        self._padded = cut is not None
-        self._bounds = [_Bound(k, variant, sized[k], cut or ()) for k, variant in enumerate(self.variants)]
+        sized, cut, free = _sized(manifest), _cut(manifest), _free(manifest)
+        self._padded = cut is not None or any(free)
+        self._bounds = [_Bound(k, v, sized[k], cut or (), free[k]) for k, v in enumerate(self.variants)]
         self._input_dtypes = [(t, _numpy_dtype(t.dtype)) for t in self.inputs]
 
     def _tensors(self, kind: str, variant: int) -> list[TensorInfo]:
@@ -281,7 +281,10 @@ class Model:
         shape = (ctypes.c_int64 * (array.ndim + 1))()
         if self._library.output_shape(self._handle, bound.index, output, ctypes.addressof(shape)):
             raise ModelError(_text(self._library.last_error()))
-        return array[tuple(slice(n) for n in shape[: array.ndim])]
+        actual = shape[: array.ndim]
+        if bound.free:
+            return array.reshape(-1)[: math.prod(actual)].reshape(actual)
+        return array[tuple(slice(n) for n in actual)]
 
     def reset(self) -> None:
         """Makes what the model keeps between runs (compile --state) zeros, as it was when it was opened."""
@@ -457,8 +460,11 @@ class _Output:
 class _Bound:
     """A variant with what a call needs, made once."""
 
-    def __init__(self, index: int, variant: Variant, sized: tuple[int, ...], cut: tuple[int, ...]) -> None:
-        self.index = index
+    def __init__(
+        self, index: int, variant: Variant, sized: tuple[int, ...], cut: tuple[int, ...], free: tuple[int, ...] | None
+    ) -> None:
+        self.index, self.free = index, free is not None
+        cut = cut if free is None else free
         self.sized = sized  # outputs whose shape depends on data
         self.cut = tuple(sorted({*sized, *cut}))  # those, and what is cut back where inputs are filled up
         self.shapes = [info.shape for info in variant.inputs]
@@ -522,6 +528,15 @@ def _sized(manifest: dict[str, Any]) -> list[tuple[int, ...]]:
             raise ModelError(f"{MANIFEST} is damaged: it has sizes of outputs that are not there; {AGAIN}")
         sized.append(tuple(sorted(outputs)))
     return sized
+
+
+def _free(manifest: dict[str, Any]) -> list[tuple[int, ...] | None]:
+    """Of every variant the outputs whose shape depends on its free sizes; None where it has none."""
+    free = []
+    for variant in manifest["variants"]:
+        outputs = tuple(k for k, output in enumerate(variant["outputs"]) if output.get("extents"))
+        free.append(outputs if variant.get("free") else None)
+    return free
 
 
 def _open_library(path: str, file: LibraryFile) -> Library:

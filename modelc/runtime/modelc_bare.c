@@ -16,7 +16,7 @@ void mc_unlock(modelc_handle *handle) { (void)handle; }
 uint64_t mc_now(void) { return 0; } /* nobody profiles */
 
 void mc_run_shared(const modelc_handle *handle, const mc_step *step, const mc_frame *frame) {
-    step->run(frame, handle->scratch, 0, step->extent);
+    step->run(frame, handle->scratch, 0, mc_extent_in(step, frame));
 }
 
 static uint64_t own_bytes(void) { return (sizeof(modelc_handle) + LINE - 1) / LINE * LINE; }

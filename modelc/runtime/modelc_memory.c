@@ -29,6 +29,7 @@ uint64_t mc_place(modelc_handle *handle, uint8_t *memory, int profiled) {
         mc_kept kept = {.halves = take(&c, 2 * variant->state_bytes)};
         kept.sizes = take(&c, (uint64_t)variant->extent_count * sizeof *kept.sizes);
         kept.extents = take(&c, (uint64_t)model->dim_count * sizeof *kept.extents);
+        kept.dims = take(&c, (uint64_t)variant->size_count * sizeof *kept.dims);
         mc_counter *counters = take(&c, profiled ? (uint64_t)variant->step_count * sizeof *counters : 0);
         if (!memory) continue;
         placed.kept[v] = kept;

@@ -23,6 +23,8 @@ int mc_fits(const mc_variant *v, const int64_t *const *shapes) {
 }
 
 int mc_is_exact(const mc_variant *v, const int64_t *const *shapes) {
+    int64_t dims[MC_MOST_SIZES];
+    if (v->size_count) return mc_dims_of(v, shapes, dims, NULL, 0);
     for (int32_t k = 0; k < v->input_count; k++)
         for (int32_t axis = 0; axis < v->inputs[k].rank; axis++)
             if (shapes[k][axis] != v->inputs[k].shape[axis]) return 0;
@@ -68,6 +70,9 @@ static size_t say_shapes(char *sentence, size_t size, size_t n, const mc_variant
 }
 
 void mc_no_variant(const int64_t *const *shapes, char *sentence, size_t size) {
+    int64_t dims[MC_MOST_SIZES];
+    const mc_variant *only = &mc_the_model.variants[0];
+    if (mc_the_model.variant_count == 1 && only->size_count && !mc_dims_of(only, shapes, dims, sentence, size)) return;
     size_t n = mc_append(sentence, size, 0, "the model was given ");
     n = say_shapes(sentence, size, n, &mc_the_model.variants[0], shapes);
     n = mc_append(sentence, size, n, "; it was compiled for ");

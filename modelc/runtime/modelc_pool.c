@@ -136,8 +136,9 @@ static void work(mc_pool *pool, mc_worker *worker) {
     while (may_take(pool)) {
         const mc_step *step = pool->step;
         uint32_t chunks = pool->chunks, chunk = take(pool, (int32_t)(worker - pool->workers));
-        int32_t begin = (int32_t)((uint64_t)step->extent * chunk / chunks);
-        int32_t end = (int32_t)((uint64_t)step->extent * (chunk + 1) / chunks);
+        const uint64_t extent = (uint64_t)mc_extent_in(step, pool->frame);
+        int32_t begin = (int32_t)(extent * chunk / chunks);
+        int32_t end = (int32_t)(extent * (chunk + 1) / chunks);
         step->run(pool->frame, worker->scratch, begin, end);
         if (atomic_fetch_add(&pool->done, 1) + 1 == chunks && atomic_load(&pool->caller_sleeps)) {
             pthread_mutex_lock(&pool->lock);
@@ -174,12 +175,13 @@ static void wake_workers(mc_pool *pool) {
 void mc_pool_enter(mc_pool *pool) { pool->alone = pool->threads == 1 || is_forked(pool); }
 
 void mc_pool_run(mc_pool *pool, const mc_step *step, const mc_frame *frame) {
-    if (step->serial || step->extent <= 1 || pool->alone) {
-        step->run(frame, pool->scratch, 0, step->extent);
+    const int32_t extent = mc_extent_in(step, frame);
+    if (step->serial || extent <= 1 || pool->alone) {
+        step->run(frame, pool->scratch, 0, extent);
         return;
     }
     uint32_t chunks = (uint32_t)pool->threads * CHUNKS_PER_THREAD;
-    if (chunks > (uint32_t)step->extent) chunks = (uint32_t)step->extent;
+    if (chunks > (uint32_t)extent) chunks = (uint32_t)extent;
     pool->step = step;
     pool->frame = frame;
     pool->chunks = chunks;

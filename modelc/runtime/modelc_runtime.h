@@ -36,7 +36,18 @@ typedef struct mc_step {
     int32_t serial; /* too little work to share: runs on the calling thread */
     double flops;
     double bytes;
+    int32_t (*trips)(const int64_t *dims); /* `extent` in a run, where sizes are free: that is the most */
 } mc_step;
+
+static inline int32_t mc_extent_in(const mc_step *step, const mc_frame *frame) {
+    return step->trips ? step->trips(frame->dims) : step->extent;
+}
+
+/* What expressions of sizes are made of; quotients round down. */
+static inline int64_t mc_quotient(int64_t a, int64_t b) { return a / b - (a % b < 0); }
+static inline int64_t mc_remainder(int64_t a, int64_t b) { return a - mc_quotient(a, b) * b; }
+static inline int64_t mc_smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t mc_larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* Where data is: so many bytes into the arena, the parameters, input or output `index`, where slot `index` points, or
  * size `index`. */
@@ -104,6 +115,17 @@ typedef struct mc_extent {
     int32_t axis;
 } mc_extent;
 
+/* A free size: `unit` times as much, from `least` to `most` times, is what input `input` has along `axis`. */
+enum { MC_MOST_SIZES = 16 };
+typedef struct mc_size {
+    const char *name;
+    int64_t least;
+    int64_t most;
+    int64_t unit;
+    int32_t input;
+    int32_t axis;
+} mc_size;
+
 /* An input, or an output, that is as long along `axis` as padded dimension `dim`. */
 typedef struct mc_along {
     int32_t output; /* not 0: it is one */
@@ -125,12 +147,16 @@ typedef struct mc_variant {
     const mc_control *control; /* each before what is within it */
     const mc_state *states;
     const mc_extent *extents;
+    const mc_size *sizes;
+    /* What the shape of an input or output is where the sizes are `dims`: writes the extents that depend on them. */
+    void (*shape)(const int64_t *dims, int32_t output, int32_t index, int64_t *shape);
     int32_t input_count;
     int32_t output_count;
     int32_t step_count;
     int32_t control_count;
     int32_t state_count;
     int32_t extent_count;
+    int32_t size_count;
     uint64_t state_bytes; /* of one half */
 } mc_variant;
 
@@ -168,6 +194,7 @@ typedef struct mc_kept {
     int turn;         /* the half that the next run reads */
     int64_t *sizes;   /* of the outputs of the last run, where they depend on data */
     int64_t *extents; /* of the padded dimensions in the last run */
+    int64_t *dims;    /* the free sizes in the last run */
     int said;         /* whether that run came to its end */
 } mc_kept;
 
@@ -253,6 +280,10 @@ void mc_no_variant(const int64_t *const *shapes, char *sentence, size_t size);
 /* `filled` gets the inputs, with copies in `memory` of those that are shorter than the variant's. */
 void mc_fill_up(const mc_variant *v, const int64_t *const *shapes, const void *const *inputs, uint8_t *memory,
                 const void **filled);
+
+/* modelc_free.c: the free sizes of a variant where inputs have these shapes (NULL: the most). Whether it takes them; else, where
+ * `sentence` is not NULL, it says what is wrong. */
+int mc_dims_of(const mc_variant *v, const int64_t *const *shapes, int64_t *dims, char *sentence, size_t size);
 
 /* modelc_sha256.c */
 void mc_sha256(const uint8_t *data, size_t bytes, uint8_t digest[32]);

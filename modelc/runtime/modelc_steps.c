@@ -241,6 +241,8 @@ modelc_status modelc_run_shaped(modelc_handle *handle, int32_t variant, const in
     frame.sizes = kept->sizes;
     kept->said = 0;
     for (int32_t d = 0; d < mc_the_model.dim_count; d++) kept->extents[d] = mc_extent_of(v, shapes, d);
+    mc_dims_of(v, shapes, kept->dims, NULL, 0);
+    frame.dims = kept->dims;
     if (shapes && mc_the_model.dim_count) {
         mc_fill_up(v, shapes, inputs, handle->filled, handle->inputs);
         frame.inputs = handle->inputs;
@@ -271,6 +273,10 @@ modelc_status modelc_output_shape(modelc_handle *handle, int32_t variant, int32_
     for (int32_t axis = 0; axis < output->rank; axis++) shape[axis] = output->shape[axis];
     mc_lock(handle);
     const mc_kept *kept = &handle->kept[variant];
+    if (v->size_count) {
+        v->shape(kept->dims, 1, index, shape);
+        known = kept->said;
+    }
     for (int32_t i = 0; i < v->extent_count; i++)
         if (v->extents[i].output == index) {
             shape[v->extents[i].axis] = kept->sizes[i];

@@ -82,7 +82,9 @@ def as_used(judged: JudgedRuns, seconds: float) -> Used:
             most = MOST_RUNS
             if plan.states or plan.draws:
                 most = min(most, max(LEAST_RUNS, KEPT_BYTES // (1 + sum(x.nbytes for x in outputs[0].values()))))
-            engine.keep(Judged(variant, feeds, outputs, first, bool(plan.states), plan.draws))
+            engine.keep(
+                Judged(judged.package.in_library(variant), feeds, outputs, first, bool(plan.states), plan.draws)
+            )
             for number, (how, (threads, shifted, handles)) in enumerate(SETTINGS.items()):
                 taken = share / (len(SETTINGS) - 1) if number else share
                 try:

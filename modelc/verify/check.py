@@ -73,7 +73,9 @@ class Runner:
         plan = self._package.manifest.variants[variant]
         if not plan.control:
             return []
-        return not_run(plan, self._counted[variant] if self._engine is None else self._engine.calls(variant))
+        if self._engine is None:
+            return not_run(plan, self._counted[variant])
+        return not_run(plan, self._engine.calls(self._package.in_library(variant)))
 
 
 @contextmanager

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from modelc.errors import VerificationError
 from modelc.frontend.steering.unread import index_inputs, unread_rows
 from modelc.frontend.steering.uses import read_uses
-from modelc.package import Package, read_package
+from modelc.ir.sizes import Sizes
+from modelc.package import Package, at_sizes, read_package
 from modelc.package.watch import Watch, Watched
 from modelc.verify.as_used import JudgedRuns, as_used
 from modelc.verify.check import (
@@ -75,6 +76,7 @@ def verify_outputs(
     per_layer: bool = False,
     brief: bool = False,
     say: Callable[[str], None] = lambda text: None,
+    runs: Sequence[Sizes] = (),
 ) -> Report:
     """Runs both on `inputs`, or on `samples` drawn inputs for every variant of the package; with `every_variant`, the
     others than that of `inputs` are not left out. What was fixed of the model's inputs is given to it too. `bf16` is
@@ -82,9 +84,10 @@ def verify_outputs(
     fails; one whose files are damaged raises PackageError, inputs that do not fit InputError. Kernels are judged by the
     `blueprints` of all variants, none where these are not known, with an effort of EFFORTS, or with a `brief` one,
     which takes a small share of the time that compiling takes; `per_layer` compares them with ONNX Runtime's pieces
-    too, whether or not an output departs. `say` is told how many kernels of how many have run."""
+    too, whether or not an output departs. `say` is told how many kernels of how many have run. A package for any size
+    is one of as many variants as there are `runs`."""
     start = time.process_time()
-    read = read_package(package, check=True)
+    read = at_sizes(read_package(package, check=True), runs)
     if inputs is not None:
         inputs = without_constants(fixed_inputs(read), inputs)
         check_inputs(read, inputs)

@@ -126,11 +126,12 @@ def stores_accumulators(region: Region, body: tuple[Stmt, ...], intrinsics: Sequ
 def steps(operand: Operand, flat: Linear | Expr, names: Mapping[str, str]) -> tuple[Linear | Expr, tuple[int, ...]]:
     """(offset of the first element, elements from one index to the next in every dimension of the operand)."""
     form, moving = flat if isinstance(flat, Linear) else linear(flat), set(names.values())
-    if form is not None and form.plain:
+    even = form is not None and all(isinstance(x, Var) or not variables(x) & moving for x, _ in form.terms)
+    if form is not None and even and (form.plain or isinstance(flat, Linear)):
         still = tuple([(atom, c) for atom, c in form.terms if not (isinstance(atom, Var) and atom.name in moving)])
         strides = tuple([d.step * form.coefficient(Var(names[d.iterator])) for d in operand.digits])
         return Linear(still, form.constant), strides
-    assert not isinstance(flat, Linear)
+    flat = flat.expr() if isinstance(flat, Linear) else flat
     zero = {var: Const(0) for var in names.values()}
     ranges = {names[d.iterator]: d.step * d.extent for d in operand.digits}
 
@@ -144,7 +145,7 @@ def steps(operand: Operand, flat: Linear | Expr, names: Mapping[str, str]) -> tu
         return int(moved.value)
 
     base = at({})
-    if form is not None and all(isinstance(atom, Var) or not variables(atom) & moving for atom, _ in form.terms):
+    if form is not None and even:
         return base, tuple(d.step * form.coefficient(Var(names[d.iterator])) for d in operand.digits)
     strides = tuple(distance({d.iterator: d.step}) for d in operand.digits)
     last = {n: sum(d.step * (d.extent - 1) for d in operand.digits if d.iterator == n) for n in names}

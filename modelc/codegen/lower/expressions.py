@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from modelc.codegen.lean_tvm import tvm, tx
-from modelc.codegen.lower.leaves import flattened, lane_step
+from modelc.codegen.lower.leaves import depends, flattened, lane_step
 from modelc.codegen.lower.limits import limited_float, limited_whole
 from modelc.codegen.lower.places import Memory, Registers, Scope, bind, load_slots, number, store_slots, stored_dtype
 from modelc.codegen.math.code import COMPARED, tir_dtype
@@ -26,7 +26,7 @@ from modelc.codegen.vectors import (
     widen,
 )
 from modelc.ir.affine import Linear, linear, simplify
-from modelc.ir.expr import Const, Expr, Load, Op, Var, dtype_of, loads, op, substitute, variables
+from modelc.ir.expr import Const, Expr, Load, Op, Size, Var, dtype_of, loads, op, sizes, substitute, variables
 from modelc.ir.scalar import OPERATIONS
 from modelc.space.analysis.access import MOST_STEP
 
@@ -53,6 +53,7 @@ class Expressions:
     def __init__(self, dtypes: dict[str, str], counts: str):
         self.dtypes, self.counts = dtypes, counts
         self.loop_vars: dict[str, Any] = {}
+        self.size_vars: dict[Size, Any] = {}  # that the function takes
         self.open_loops: list[OpenLoop] = []  # from the outermost inwards
         self.sums: dict[Terms, Any] = {}  # all that are named in them
         self.bindings: list[Any] | None = None
@@ -62,7 +63,7 @@ class Expressions:
         """The TIR of a scalar expression, and its lanes (1: the same for every lane)."""
         if isinstance(e, Const):
             return constant(e), 1
-        if isinstance(e, Var):
+        if isinstance(e, (Var, Size)):
             index = self.index(e, scope)
             if isinstance(index, tx.IntImm):  # no cast of a constant: TVM's simplifier cannot bind it
                 return tx.IntImm("int64", int(index.value)), 1
@@ -158,7 +159,13 @@ class Expressions:
         values, ranges, constant = scope.values, scope.ranges, form.constant
         for atom, c in form.terms:
             if type(atom) is not Var:
-                return None
+                part = linear(substitute(atom, values)) if sizes(atom) else None
+                if part is None:
+                    return None
+                constant += c * part.constant
+                for factor, k in part.terms:
+                    terms[factor] = terms.get(factor, 0) + c * k
+                continue
             value = values.get(atom.name, atom)
             if type(value) is Const:
                 constant += c * int(value.value)
@@ -180,6 +187,8 @@ class Expressions:
         if scope.vector is None:
             return form, 0
         var = Var(scope.vector[0])
+        if any(depends(atom, var.name) for atom, _ in form.terms if atom != var):
+            return form.expr(), None
         step = form.coefficient(var)
         return Linear(tuple([term for term in form.terms if term[0] != var]), form.constant) if step else form, step
 
@@ -198,8 +207,10 @@ class Expressions:
     def named_sum(self, terms: Terms, scope: Scope) -> Any:
         """A sum that has its name in the innermost loop that it depends on: TVM would compute it with every access,
         and LLVM would take long to find that out."""
-        names = {atom.name for atom, _ in terms if isinstance(atom, Var)}
-        loop = next(loop for loop in reversed(self.open_loops) if loop.name in names)
+        names = {name for atom, _ in terms for name in variables(atom)}
+        loop = next((loop for loop in reversed(self.open_loops) if loop.name in names), None)
+        if loop is None:
+            return self.index_of(Linear(terms, 0).expr(), scope)
         var = tx.Var("offset", self.counts)
         loop.statements.append(tx.Bind(var, self.index_of(Linear(terms, 0).expr(), scope)))
         loop.named.append(terms)
@@ -277,6 +288,9 @@ class Expressions:
         dtype = dtype or self.counts
         if isinstance(e, Const):
             return integer(dtype, int(e.value))
+        if isinstance(e, Size):
+            given = self.size_vars.setdefault(e, tx.Var(f"size_{e.name}", self.counts))
+            return given if dtype == self.counts else tx.Cast(dtype, given)
         if isinstance(e, Var):
             if scope.vector is not None and e.name == scope.vector[0]:
                 return ramp(int32(0), 1, scope.vector[1])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from modelc.codegen.lower.leaves import accesses
 from modelc.ir.nest import Call, Leaf, Nest, Region
+from modelc.ir.sizes import same
 
 
 def in_place(nest: Nest) -> dict[str, tuple[str, ...]]:
@@ -26,7 +27,8 @@ def in_place(nest: Nest) -> dict[str, tuple[str, ...]]:
 
 
 def _alike(a: Region, b: Region) -> bool:
-    return (a.dtype, a.shape, a.stride) == (b.dtype, b.shape, b.stride)
+    numbers = zip((*a.shape, *a.stride), (*b.shape, *b.stride), strict=True)
+    return (a.dtype, len(a.shape)) == (b.dtype, len(b.shape)) and all(same(n, m) for n, m in numbers)
 
 
 def _passes(read: str, written: str, leaves: list[Leaf]) -> bool:

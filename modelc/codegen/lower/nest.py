@@ -63,6 +63,7 @@ from modelc.ir.block import AGGREGATIONS
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, dtype_of, loads, op, substitute
 from modelc.ir.nest import Alloc, Branch, Call, For, Leaf, Nest, Prefetch, Stmt, phase_regions
 from modelc.ir.nest import walk as statements
+from modelc.ir.sizes import expr_of, least, most
 from modelc.target import Intrinsic
 from modelc.target.intrinsic import Operand
 
@@ -133,6 +134,7 @@ class _Lowering(Expressions):
         first = self.body[0] if len(self.body) == 1 else None
         before = self.shaping(self.body)
         with importing() as texts:
+            extent = 1
             if isinstance(first, For) and first.tag == "parallel":
                 extent = first.extent
                 inner = bind(scope, first.var, Var(first.var), extent)
@@ -140,16 +142,17 @@ class _Lowering(Expressions):
                 first_one, count = (tx.Cast(self.counts, x) for x in (begin, end - begin))
                 code = [tx.For(var, first_one, count, tx.ForKind.SERIAL, inside)]
             else:
-                extent, code = 1, self.block(self.body, scope)
+                code = self.block(self.body, scope)
         if self.open is not None:
             code = [*before, *code, release(self.open.intrinsic)]
         body = with_texts(texts, imported(self.applied.values(), sequence([*self.declared, *code])))
-        function = tx.PrimFunc([*params, self.scratch, begin, end], body)
+        numbers = tuple(self.size_vars)
+        function = tx.PrimFunc([*params, *self.size_vars.values(), self.scratch, begin, end], body)
         function = function.with_attr("global_symbol", self.symbol).with_attr("tirx.noalias", not in_place(self.nest))
         args, leaves = tuple(r.name for r in regions), (s for s in statements(self.body) if isinstance(s, Leaf))
         written = frozenset(write.buffer for leaf in leaves for write in leaf.writes) & {*args}
         applied = tuple(self.applied.values())
-        return Phase(KernelStep(self.symbol, args, written, extent, self.scratch_bytes, applied), function)
+        return Phase(KernelStep(self.symbol, args, written, extent, self.scratch_bytes, applied, numbers), function)
 
     def prefetch(self, stmt: Prefetch, scope: Scope) -> Any:
         """A read that is soon to come, into the second-level cache: what is worked on keeps the first to itself; or a
@@ -166,7 +169,8 @@ class _Lowering(Expressions):
         self.forget()
         var, inside = self.inside(name, body)
         self.forget()
-        return tx.For(var, *(integer(self.counts, n) for n in (0, extent)), tx.ForKind.SERIAL, inside)
+        count = self.index_of(expr_of(extent), Scope())
+        return tx.For(var, integer(self.counts, 0), count, tx.ForKind.SERIAL, inside)
 
     def forget(self) -> None:
         """The end of a straight line of code: what tile registers hold is not known any more."""
@@ -237,7 +241,7 @@ class _Lowering(Expressions):
     def allocate(self, alloc: Alloc, after: tuple[Stmt, ...], scope: Scope) -> tuple[Scope, list[Any]]:
         region = alloc.region
         accumulated = accumulating(region, after, self.intrinsics) if alloc.scope == "register" else []
-        dtype, itemsize, size = stored_dtype(region.dtype), DTYPES[region.dtype].itemsize, prod(region.shape)
+        dtype, itemsize, size = stored_dtype(region.dtype), DTYPES[region.dtype].itemsize, prod(map(most, region.shape))
         place: Storage
         stmts: list[Any] = []
         used = scope.scratch
@@ -419,7 +423,7 @@ class _Lowering(Expressions):
         for access in (x for arm in e.args[1:] for x in loads(arm)):
             for index, extent in zip(access.indices, scope.storage[access.buffer].region.shape, strict=True):
                 limits = bounds(simplify(substitute(index, scope.values), scope.ranges), scope.ranges)
-                if limits is None or limits[0] < 0 or limits[1] >= extent:
+                if limits is None or limits[0] < 0 or limits[1] >= least(extent):
                     return True
         return False
 

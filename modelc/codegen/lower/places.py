@@ -13,6 +13,7 @@ from modelc.codegen.vectors import int32, joined, lanes_at, ramp, sequence
 from modelc.ir.affine import Linear
 from modelc.ir.expr import NARROW, Const, Expr, Var
 from modelc.ir.nest import Region
+from modelc.ir.sizes import most
 
 
 def stored_dtype(dtype: str) -> str:
@@ -53,7 +54,7 @@ class Scope:
 
 
 def bind(scope: Scope, var: str, value: Expr, extent: int) -> Scope:
-    ranges = {**scope.ranges, var: extent} if isinstance(value, Var) else scope.ranges
+    ranges = {**scope.ranges, var: most(extent)} if isinstance(value, Var) else scope.ranges
     return Scope({**scope.values, var: value}, ranges, scope.storage, scope.vector, scope.scratch)
 
 

@@ -10,6 +10,7 @@ from modelc.errors import InvalidIR
 from modelc.ir.affine import bounds, linear, simplify, weighted
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import Const, Expr, Load, Var, op, substitute, variables
+from modelc.ir.sizes import larger, most, same, smaller
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,8 @@ def _span(index: Expr, size: int, domain: Domain, ranges: Mapping[str, int]) -> 
     form = linear(index)
     if form is None:
         return Span(Const(0), size)
+    if not variables(index):
+        return Span(index, 1)
     extent, terms = 1, list[tuple[Expr, int]]()
     for atom, c in form.terms:
         if isinstance(atom, Var):
@@ -132,8 +135,8 @@ def _span(index: Expr, size: int, domain: Domain, ranges: Mapping[str, int]) -> 
         else:
             values = {name: s.base for name, s in domain.items()}
             mentioned = [s for name, s in domain.items() if name in variables(atom)]
-            limits = bounds(atom, {name: s.extent for name, s in domain.items()})
-            if all(s.extent <= 1 for s in mentioned):
+            limits = bounds(atom, {name: most(s.extent) for name, s in domain.items()})
+            if all(most(s.extent) <= 1 for s in mentioned):
                 span = Span(simplify(substitute(atom, values), ranges), 1)
             elif limits is not None and all(s.base == Const(0) for s in mentioned):
                 span = Span(Const(limits[0]), limits[1] - limits[0] + 1)
@@ -146,7 +149,7 @@ def _span(index: Expr, size: int, domain: Domain, ranges: Mapping[str, int]) -> 
 
 def _within(span: Span, size: int) -> Span:
     """A span without what lies past the end of its dimension: a condition keeps the block from going there."""
-    return Span(span.base, min(span.extent, size - int(span.base.value))) if isinstance(span.base, Const) else span
+    return Span(span.base, smaller(span.extent, size - int(span.base.value))) if isinstance(span.base, Const) else span
 
 
 def _union(boxes: Iterable[Box], ranges: Mapping[str, int]) -> Box:
@@ -158,10 +161,10 @@ def _union(boxes: Iterable[Box], ranges: Mapping[str, int]) -> Box:
 
 
 def _joined(a: Span, b: Span, ranges: Mapping[str, int]) -> Span:
-    if a == b:
+    if a.base == b.base and same(a.extent, b.extent):
         return a
     gap = linear(simplify(op("sub", b.base, a.base), ranges))
     if gap is None or gap.terms:
         raise InvalidIR(f"spans at {a.base} and {b.base} have no constant distance: no common box")
     low = min(0, gap.constant)
-    return Span(simplify(op("add", a.base, low), ranges), max(a.extent, gap.constant + b.extent) - low)
+    return Span(simplify(op("add", a.base, low), ranges), larger(a.extent, gap.constant + b.extent) - low)

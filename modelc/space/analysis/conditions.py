@@ -9,7 +9,15 @@ from modelc.ir.affine import Linear, bounds, linear, simplify
 from modelc.ir.block import Block
 from modelc.ir.expr import Const, Expr, Load, Op, Var, loads, op, substitute, walk
 from modelc.ir.scalar import OPERATIONS
+from modelc.ir.sizes import greatest, never_reaches
 from modelc.space.analysis.boxes import Domain, Span
+
+Trips = Mapping[str, Sequence[int]]  # of a loop as long as a run says, numbers that its iterations are all below
+NO_TRIPS: Trips = {}
+
+
+def _below(ranges: Mapping[str, int], trips: Trips) -> Trips:
+    return {name: trips.get(name, (extent,)) for name, extent in ranges.items()}
 
 
 def less_than(condition: Expr) -> Linear | None:
@@ -34,11 +42,13 @@ def simplified(condition: Expr, ranges: Mapping[str, int]) -> Expr:
     return condition
 
 
-def decided(condition: Expr, ranges: Mapping[str, int]) -> bool | None:
-    """True or False if the ranges decide the condition, else None."""
+def decided(condition: Expr, ranges: Mapping[str, int], trips: Trips = NO_TRIPS) -> bool | None:
+    """True or False if the ranges decide the condition, or what a run's `trips` are below; else None."""
     form = less_than(condition)
     if form is None:
         return None
+    if trips and never_reaches(form.expr(), 0, _below(ranges, trips)):
+        return True
     limits = bounds(form.expr(), ranges)
     if limits is None:
         return None
@@ -71,6 +81,28 @@ def clipped(name: str, count: int, tile: int, domain: Domain, where: Sequence[Ex
         certain = min(certain, max(0, -(high // step)))  # high + step * v < 0
         possible = min(possible, max(0, -(low // step)))
     return (certain, possible) if possible - certain <= 1 else (count, count)
+
+
+def clipped_in_run(
+    name: str, count: int, tile: int, domain: Domain, where: Sequence[Expr], ranges: Mapping[str, int], trips: Trips
+) -> list[int]:
+    """The same of a count that a run says: numbers of which the smallest is how many iterations satisfy every condition
+    for certain, where it is not negative."""
+    certain = [count]
+    for condition in where:
+        form = less_than(condition)
+        coefficient = 0 if form is None else form.coefficient(Var(name))
+        if form is None or coefficient <= 0:
+            continue
+        starts = {n: op("add", Var(f"{n} in its span"), s.base) for n, s in domain.items() if n != name}
+        inside_spans = {f"{n} in its span": (s.extent,) for n, s in domain.items()}
+        highest = op("add", domain[name].base, tile - 1)
+        reached = simplify(substitute(form.expr(), {**starts, name: highest}), {})
+        ends = greatest(reached, {**_below(ranges, trips), **inside_spans})
+        if not ends:
+            continue
+        certain.append(-(ends[0] // (coefficient * tile)))  # end + coefficient * tile * v < 0
+    return certain
 
 
 def segments(name: str, span: Span, value: Expr, each: bool = False) -> list[tuple[int, int]]:
@@ -106,7 +138,7 @@ def settled(value: Expr, ranges: Mapping[str, int], values: Mapping[str, Expr]) 
     return value
 
 
-def inside(block: Block, domain: Domain, ranges: Mapping[str, int]) -> list[Expr]:
+def inside(block: Block, domain: Domain, ranges: Mapping[str, int], trips: Trips = NO_TRIPS) -> list[Expr]:
     """Conditions that keep `block` to its own iteration space where `domain` may reach beyond it."""
     conditions = []
     for i in block.iters:
@@ -114,20 +146,22 @@ def inside(block: Block, domain: Domain, ranges: Mapping[str, int]) -> list[Expr
         limits = bounds(span.base, ranges)
         if limits is None or limits[0] < 0:
             conditions.append(op("ge", Var(i.name), 0))
-        if limits is None or limits[1] + span.extent > i.extent:
+        end = op("add", span.base, span.extent)
+        if not never_reaches(end, i.extent + 1, _below(ranges, trips)):
             conditions.append(op("lt", Var(i.name), i.extent))
     return conditions
 
 
-def existing(write: Load, shape: Sequence[int], values: Mapping[str, Expr], ranges: Mapping[str, int]) -> list[Expr]:
+def existing(
+    write: Load, shape: Sequence[int], values: Mapping[str, Expr], ranges: Mapping[str, int], trips: Trips = NO_TRIPS
+) -> list[Expr]:
     """The conditions under which `write` names an element of a buffer of `shape`: only those that the ranges do not
     imply."""
     conditions = []
     for index, extent in zip(write.indices, shape, strict=True):
         if not isinstance(index, Var) and not loads(index):
             index = simplify(substitute(index, values), ranges)
-            limits = bounds(index, ranges)
-            if limits is None or limits[1] >= extent:
+            if not never_reaches(index, extent, _below(ranges, trips)):
                 conditions.append(op("lt", index, extent))
     return conditions
 

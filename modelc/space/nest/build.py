@@ -9,19 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from math import prod
+from typing import NamedTuple
 
 from modelc.errors import InvalidCandidate, InvalidIR
 from modelc.ir.affine import linear, offset, simplify
 from modelc.ir.block import AGGREGATIONS, Block, OpaqueBlock, Task
 from modelc.ir.candidate import BlockSchedule, Candidate
-from modelc.ir.expr import Const, Expr, Load, Op, Var, op, rebuilt, substitute, variables
+from modelc.ir.expr import Const, Expr, Load, Op, Var, op, rebuilt, sizes, substitute, variables
 from modelc.ir.layout import Layout
 from modelc.ir.loop import ROOT, Inside, Loop
 from modelc.ir.nest import INTRINSIC, Alloc, Branch, Call, For, Leaf, Nest, Prefetch, Region, Stmt
+from modelc.ir.sizes import DependsOnSize, is_sized, larger, most, smaller
 from modelc.space.analysis.boxes import Box, Domain, Span, box, placed_domains, whole
 from modelc.space.analysis.conditions import (
+    Trips,
     clipped,
+    clipped_in_run,
     decided,
     existing,
     inside,
@@ -86,15 +91,47 @@ class Site:
     domain: Domain
     storage: Mapping[str, Storage]  # of the buffers that are there
     where: tuple[Expr, ...]  # the conditions that no loop has decided
-    ranges: Mapping[str, int] = field(default_factory=dict)  # variables of the loops around, and their extents
+    ranges: Mapping[str, int] = field(default_factory=dict)  # variables of the loops around, and their extents at most
+    trips: Trips = field(default_factory=dict)  # of those of them that are as long as a run says
     part: str = "assign"  # until the first reduction loop; then "init" or "update"
     k: int = 0
+
+
+class Part(NamedTuple):
+    """A part of a loop that is as long as a run says: the smallest of `counts` is how many iterations it has, of
+    `extent` values each, from `start` on and `step` apart."""
+
+    counts: tuple[int, ...]
+    start: int
+    step: int
+    extent: int
+
+
+def _rests(start: int, tile: int, left: int, of_registers: bool) -> list[Part]:
+    """What follows whole tiles: what is `left` at once; or where tiles are `of_registers`, in powers of two."""
+    if not most(left):
+        return []
+    if not of_registers:
+        return [Part(((left + tile - 1) // tile,), start, tile, left)]
+    parts, piece = [], 1 << (tile - 1).bit_length()
+    while most(left) and piece > 1:
+        piece //= 2
+        count = left // piece
+        parts.append(Part((count,), start, piece, piece))
+        start, left = start + count * piece, left % piece
+    return parts
 
 
 def build_nest(task: Task, candidate: Candidate, line: int = 64) -> Nest:
     """The loop tree of `task` scheduled by `candidate`, whose prefetches go by cache lines of `line` bytes. Raises
     InvalidIR if the candidate does not fit the task."""
-    return _Builder(derive(task, candidate.stages), candidate, line).nest()
+    return nest_of(derive(task, candidate.stages), candidate, line)
+
+
+def nest_of(task: Task, candidate: Candidate, line: int = 64) -> Nest:
+    """The loop tree of a Task that the stages of `candidate` have made. Its extents may depend on Sizes: then so do the
+    Nest's, and what is left of a tile goes in smaller ones."""
+    return _Builder(task, candidate, line).nest()
 
 
 class _Builder:
@@ -106,7 +143,10 @@ class _Builder:
         self.prefetches = {
             b.name: Prefetches(task, b, s, line)
             for b in task.blocks
-            if isinstance(b, Block) and (s := self.schedules.get(b.name)) is not None and s.prefetch
+            if isinstance(b, Block)
+            and (s := self.schedules.get(b.name)) is not None
+            and s.prefetch
+            and not any(is_sized(i.extent) for i in b.iters)
         }
         self.padded = {name: {n: s.tiles[n][-1] for n in s.padded} for name, s in self.schedules.items() if s.padded}
         self.attached: dict[Inside, list[Block]] = {}
@@ -144,7 +184,7 @@ class _Builder:
     def descend(self, site: Site) -> list[Stmt]:
         """The site's loop, with everything in it."""
         block, part = site.block, site.part
-        if not all(site.domain[i.name].extent for i in block.spatial):
+        if any(not most(site.domain[i.name].extent) for i in block.spatial):
             return []
         schedule = self.schedules[block.name]
         if site.k == len(schedule.order):
@@ -175,19 +215,20 @@ class _Builder:
         schedule, (value,) = self.schedules[site.block.name], site.block.body
         assert isinstance(value, Op)
         names = variables(value.args[0]) & site.domain.keys()
-        if all(site.domain[n].extent == 1 for n in names):
+        if all(is_one(site.domain[n].extent) for n in names):
             bases = {n: site.domain[n].base for n in names}
             condition = simplified(substitute(value.args[0], bases), site.ranges)
             then, otherwise = (
                 self.descend(replace(site, block=replace(site.block, body=(v,)))) for v in value.args[1:]
             )
-            decision = decided(condition, site.ranges)
+            decision = decided(condition, site.ranges, site.trips)
             if decision is not None:
                 return then if decision else otherwise
             return [Branch(condition, tuple(then), tuple(otherwise))]
         name, level = schedule.order[site.k]
         span, tags = site.domain[name], [schedule.tags.get(x) for x in schedule.order if x.iterator == name]
-        if level > 0 or tags == [None] or "parallel" in tags or not isinstance(span.base, Const):
+        fixed = isinstance(span.base, Const) and not is_sized(span.extent) and not sizes(value)
+        if level > 0 or tags == [None] or "parallel" in tags or not fixed:
             return self.loop(site)
         parts = segments(name, span, value, "unroll" in tags)
         if len(parts) > MOST_PARTS:
@@ -211,6 +252,8 @@ class _Builder:
         tiles = schedule.tiles.get(name, ())
         tile = tiles[level] if level < len(tiles) else 1
         span = site.domain[name]
+        if is_sized(span.extent):
+            return self.loop_in_run(site, span, tile, tag)
         full, left = divmod(span.extent, tile)
         applied = tag.startswith(INTRINSIC)
         if name in schedule.padded:
@@ -244,6 +287,46 @@ class _Builder:
         if left:
             result += body(Const(span.extent // tile), 1, left)
         return result
+
+    def loop_in_run(self, site: Site, span: Span, tile: int, tag: str) -> list[Stmt]:
+        """The site's loop where a run says how far it goes: whole tiles, then what is left: by the loops inside, or
+        where these are registers' in ever smaller tiles of known size."""
+        schedule, (name, level) = self.schedules[site.block.name], self.schedules[site.block.name].order[site.k]
+        inner = [schedule.tags.get(x, "for") for x in schedule.order[site.k + 1 :] if x.iterator == name]
+        if any(x.startswith(INTRINSIC) for x in (tag, *inner)) or name in schedule.padded:
+            raise DependsOnSize(f"iterator {name!r} of block {site.block.name}, has whole units: depends on sizes")
+        full, left = divmod(span.extent, tile)
+        var = _unused(Loop(name, level), site.ranges)
+        parts = _rests(full * tile, tile, left, inner[:1] in (["unroll"], ["vector"]))
+        if tag == "parallel":
+            within = replace(site, ranges={**site.ranges, var: most(full) + 1})
+            inside = _unused(Loop(name, level), within.ranges)
+            boundary = tuple(s for part in parts for s in self.part_in_run(within, inside, part))
+            (interior,) = self.part_in_run(site, var, Part((full,), 0, tile, tile))
+            if not boundary:
+                return [replace(interior, tag=tag)]
+            both = Branch(op("lt", Var(var), full), interior.body, boundary)
+            return [For(var, (span.extent + tile - 1) // tile, (both,), tag)]
+        every = site.part == "init" or (site.part == "assign" and bool(site.block.reduction))
+        conditions = () if every else site.where
+        certain = clipped_in_run(name, full, tile, site.domain, conditions, site.ranges, site.trips)
+        interior_parts = [Part(tuple(certain), 0, tile, tile)]
+        if len(certain) > 1:  # then iterations in which a condition has to be looked at
+            uncut = larger(0, reduce(smaller, certain))
+            interior_parts.append(Part((full - uncut,), uncut * tile, tile, tile))
+        return [s for part in (*interior_parts, *parts) for s in self.part_in_run(site, var, part)]
+
+    def part_in_run(self, site: Site, var: str, part: Part) -> list[For]:
+        """The iterations of a part of the site's loop."""
+        name = self.schedules[site.block.name].order[site.k].iterator
+        count = reduce(smaller, part.counts)
+        if most(count) <= 0:
+            return []
+        ranges, trips = {**site.ranges, var: most(count)}, {**site.trips, var: part.counts}
+        start = op("add", site.domain[name].base, part.start)
+        base = simplify(op("add", start, op("mul", Var(var), part.step)), ranges)
+        domain = {**site.domain, name: Span(base, part.extent)}
+        return [For(var, count, tuple(self.place(replace(site, domain=domain, ranges=ranges, trips=trips))))]
 
     def hints(self, site: Site, index: Expr, tile: int) -> list[Stmt]:
         """What iteration `index` of the site's loop prefetches, the site being inside it; see prefetch.py."""
@@ -316,11 +399,11 @@ class _Builder:
                     allocs.append(Alloc(storage[buffer].region, self.scope(buffer)))
         stmts: list[Stmt] = [*allocs]
         for b in before:
-            where = (*b.where, *inside(b, domains[b.name], ranges))
-            stmts += self.descend(Site(b, domains[b.name], storage, where, ranges))
+            where = (*b.where, *inside(b, domains[b.name], ranges, site.trips))
+            stmts += self.descend(Site(b, domains[b.name], storage, where, ranges, site.trips))
         stmts += self.descend(replace(further, storage=storage))
         for b in after:
-            stmts += self.descend(Site(b, domains[b.name], storage, b.where, ranges))
+            stmts += self.descend(Site(b, domains[b.name], storage, b.where, ranges, site.trips))
         return stmts
 
     def subtree(self, block: Block, k: int = 0) -> list[Block]:
@@ -348,19 +431,19 @@ class _Builder:
     def leaf(self, site: Site) -> list[Stmt]:
         block, ranges, initial = site.block, site.ranges, site.part == "init"
         for name, span in site.domain.items():
-            if span.extent > 1 and not (initial and is_reduction(block, name)):
+            if most(span.extent) > 1 and not (initial and is_reduction(block, name)):
                 raise InvalidIR(f"block {block.name}: no loop covers iterator {name!r} (extent {span.extent} left)")
         if block.reduction and site.part == "assign":  # a reduction of one point
             return [*self.leaf(replace(site, part="init", where=())), *self.leaf(replace(site, part="update"))]
         bound = [i for i in block.iters if not (initial and i.reduce)]
-        if any(site.domain[i.name].extent == 0 for i in bound):
+        if any(most(site.domain[i.name].extent) == 0 for i in bound):
             return []
         values = {name: span.base for name, span in site.domain.items()}
         physical = Physical(self.task.name, values, site.storage, ranges)
         writes = tuple(physical(w) for w in block.writes)
         conditions = []
         for condition in site.where:
-            decision = decided(simplified(substitute(condition, values), ranges), ranges)
+            decision = decided(simplified(substitute(condition, values), ranges), ranges, site.trips)
             if decision is False:
                 return []
             if decision is None:
@@ -368,7 +451,9 @@ class _Builder:
         if initial:  # what the body reads need not be there yet
             buffers = [self.task.buffer(w.buffer) for w in block.writes]
             body: tuple[Expr, ...] = AGGREGATIONS[block.aggregation].identity(tuple(b.dtype for b in buffers))
-            there = [existing(w, b.shape, values, ranges) for w, b in zip(block.writes, buffers, strict=True)]
+            there = [
+                existing(w, b.shape, values, ranges, site.trips) for w, b in zip(block.writes, buffers, strict=True)
+            ]
             conditions = [physical(c) for checks in there for c in checks]
         else:
             body = tuple(physical(b) for b in block.body)
@@ -386,7 +471,7 @@ class _Builder:
                 for d, index in enumerate(write.indices):
                     if isinstance(index, Var) and index.name in {*schedule.padded, *vectors}:
                         whole = schedule.tiles[index.name][-1]
-                        if index.name in schedule.padded or extents[d] > whole:
+                        if index.name in schedule.padded or most(extents[d]) > whole:
                             extents[d] = -(-extents[d] // whole) * whole
         shape = tuple(extents)
         region = Region(name, buffer.dtype, _stored(name, layout, shape))
@@ -408,6 +493,11 @@ def _vectors(schedule: BlockSchedule) -> set[str]:
 
 def is_reduction(block: Block, name: str) -> bool:
     return any(i.name == name and i.reduce for i in block.iters)
+
+
+def is_one(extent: int) -> bool:
+    """Whether an extent is 1 in every run."""
+    return not is_sized(extent) and extent == 1
 
 
 def _unused(loop: Loop, ranges: Mapping[str, int]) -> str:

@@ -1,0 +1,147 @@
+"""Numbers explained by Sizes: the expression that gives a number's values at several sizes.
+
+A number is tried as
+
+    a * ((s + b) // c) + d        of one Size: what windows, strides and shifts make of an extent
+    e * f, e + f + d              of two such numbers, of the same Size or of several: strides, elements, offsets
+
+and holds where all samples agree. What is explained is a conjecture: verification at other sizes decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import reduce
+from math import gcd
+
+from modelc.ir.expr import Const, Expr, Size, op
+from modelc.ir.sizes import Sizes, expr_at, expr_of, sized
+
+STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 100, 128, 160, 200, 256, 320, 400, 512, 640)
+
+Values = tuple[int, ...]  # of one number, at each sample
+
+
+class Unexplained(Exception):
+    """No expression of Sizes gives these values."""
+
+
+@dataclass
+class Explained:
+    """What is known of numbers at `samples`, of which the first is the base and others differ from it in one Size or in
+    several."""
+
+    sizes: tuple[Size, ...]
+    samples: tuple[Sizes, ...]
+    numbers: dict[Values, int] = field(default_factory=dict)
+
+    def of(self, places: Sequence[int]) -> Explained:
+        """What some of the samples say."""
+        numbers = {tuple(values[k] for k in places): number for values, number in self.numbers.items()}
+        return Explained(self.sizes, tuple(self.samples[k] for k in places), numbers)
+
+    def number(self, values: Values) -> int:
+        """The number with these values at the samples. Raises Unexplained."""
+        if len(set(values)) == 1:
+            return values[0]
+        if values not in self.numbers:
+            expr = self._of_one_size(values) or self._product(values) or self._sum(values)
+            if expr is None:
+                raise Unexplained(f"no expression of {self._names()} gives {self._shown(values)}")
+            self.numbers[values] = sized(expr)
+        return self.numbers[values]
+
+    def _names(self) -> str:
+        return ", ".join(size.name for size in self.sizes)
+
+    def _shown(self, values: Values) -> str:
+        pairs = zip(values, self.samples, strict=True)
+        return ", ".join(f"{n} at {' '.join(f'{k}={v}' for k, v in run.items())}" for n, run in pairs)
+
+    def fits(self, expr: Expr, values: Values) -> bool:
+        """Whether the expression has these values at the samples."""
+        return all(expr_at(expr, run) == Const(n) for run, n in zip(self.samples, values, strict=True))
+
+    # --- one Size -------------------------------------------------------------------------------------------------
+
+    def _of_one_size(self, values: Values) -> Expr | None:
+        for size in self.sizes:
+            by_size: dict[int, int] = {}
+            pairs = [(run[size.name], n) for run, n in zip(self.samples, values, strict=True)]
+            if all(by_size.setdefault(s, n) == n for s, n in pairs):
+                expr = _quotient(size, by_size)
+                if expr is not None:
+                    return expr
+        return None
+
+    # --- products and sums ----------------------------------------------------------------------------------------
+
+    def _product(self, values: Values) -> Expr | None:
+        """A known number that divides the values, times what is left."""
+        if min(values) <= 0:
+            return None
+        common = reduce(gcd, values)
+        for divisor, known in sorted(self.numbers.items(), key=lambda item: -max(item[0])):
+            if min(divisor) > 1 and divisor != values and all(n % d == 0 for n, d in zip(values, divisor, strict=True)):
+                left = tuple(n // d for n, d in zip(values, divisor, strict=True))
+                other = self._left(left)
+                if other is not None:
+                    return op("mul", expr_of(known), other)
+        for first in self.sizes:
+            divisor = tuple(run[first.name] for run in self.samples)
+            if all(n % d == 0 for n, d in zip(values, divisor, strict=True)):
+                other = self._left(tuple(n // d for n, d in zip(values, divisor, strict=True)))
+                if other is not None:
+                    return op("mul", first, other)
+        if common > 1:
+            other = self._left(tuple(n // common for n in values))
+            return None if other is None else op("mul", other, common)
+        return None
+
+    def _left(self, values: Values) -> Expr | None:
+        try:
+            number = self.number(values)
+        except Unexplained:
+            return None
+        return expr_of(number)
+
+    def _sum(self, values: Values) -> Expr | None:
+        """A known number, times a whole number, and what is left."""
+        for part, known in list(self.numbers.items()):
+            for scale in (1, -1):
+                left = tuple(n - scale * p for n, p in zip(values, part, strict=True))
+                other = (
+                    Const(left[0]) if len(set(left)) == 1 else self._of_one_size(left) or self._product_of_known(left)
+                )
+                if other is not None:
+                    return op("add", op("mul", expr_of(known), scale), other)
+        return None
+
+    def _product_of_known(self, values: Values) -> Expr | None:
+        known = self.numbers.get(values)
+        return None if known is None else expr_of(known)
+
+
+def _quotient(size: Size, values: Mapping[int, int]) -> Expr | None:
+    """a * ((size + b) // c) + d, with the smallest c, through all values by size."""
+    points = sorted(values.items())
+    (low, first), (high, last) = points[0], points[-1]
+    for c in STEPS:
+        if c > high - low and c > 1:
+            break
+        slope = Fraction(last - first, high - low) * c
+        for a in sorted({round(slope), int(slope), int(slope) + 1}, key=lambda a: abs(a - slope)):
+            if a == 0 or gcd(abs(a), c) == c > 1:
+                continue
+            for b in _shifts(c):
+                d = first - a * ((low + b) // c)
+                if all(n == a * ((s + b) // c) + d for s, n in points):
+                    return op("add", op("mul", op("floordiv", op("add", size, b), c), a), d)
+    return None
+
+
+def _shifts(c: int) -> Sequence[int]:
+    """Shifts below `c`: what rounds down and up first, as most operators do."""
+    return sorted(range(c), key=lambda b: (b not in (0, c - 1), b))
