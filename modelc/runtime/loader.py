@@ -140,6 +140,10 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {  # in the order of modelc
     "init": (_P, (_P,)),
     "stop": (None, (_P, _I32)),
     "poll": (_I32, (_P, _POLLER, _P)),
+    "open_memory": (_I32, (_P, ctypes.c_size_t, ctypes.POINTER(_Options), ctypes.POINTER(_P))),
+    "open_fd": (_I32, (_I32, ctypes.c_uint64, ctypes.c_uint64, ctypes.POINTER(_Options), ctypes.POINTER(_P))),
+    "time_limit": (_I32, (_P, ctypes.c_uint64)),
+    "seed": (_I32, (_P, ctypes.c_uint64)),
 }
 
 
