@@ -28,7 +28,8 @@ def package_texts(spec: PackageSpec) -> Mapping[str, str]:
         texts[form.beside[0]] = (RUNTIME / "model.mjs").read_text().replace("PREFIX", form.prefix)
     if "rust" in form.emit:
         counts = {"INPUT_COUNT": len(plan.inputs), "OUTPUT_COUNT": len(plan.outputs)}
-        source = _lines_of(form, "model.rs")
+        counts["OUTPUT_RANK"] = max([1, *(len(t.shape) for t in plan.outputs)])
+        source = _lines_of(form, "model.rs") + "\n" + _lines_of(form, f"model_{'bare' if form.freestanding else 'hosted'}.rs")
         for word, count in counts.items():
             source = source.replace(word, str(count))
         texts |= {f"{form.prefix}.rs": source, "Cargo.toml": _crate(form), "build.rs": _crate_building(form)}

@@ -96,10 +96,10 @@ int main(int, char **argv) {
         std::vector<float> x(40 * 64, 1.0f), y(40 * 64);
         std::vector<unsigned char> mask{1, 0, 1, 1, 0};
         std::int64_t total = 0;
-        model.run({modelc::bytes_of(x), modelc::bytes_of(mask)}, {modelc::bytes_of(y), modelc::bytes_of(&total, 1)});
+        model.run({x, mask}, {y, {&total, 1}});
         face::model moved = std::move(model);
         std::printf("%d %s %d %zu\n", (int)total, moved.input(0)->name, moved.threads(), moved.output(0)->bytes);
-        moved.run({modelc::bytes_of(mask), modelc::bytes_of(x)}, {modelc::bytes_of(y), modelc::bytes_of(&total, 1)});
+        moved.run({mask, x}, {y, {&total, 1}});
     } catch (const modelc::error &e) {
         std::printf("%d %s\n", (int)e.status, e.what());
     }
@@ -138,9 +138,9 @@ int main() {
     std::int64_t total = 0;
     try {
         bare::model own, given(memory);
-        own.run({modelc::bytes_of(x), modelc::bytes_of(mask)}, {modelc::bytes_of(y), modelc::bytes_of(&total, 1)});
+        own.run({x, mask}, {y, {&total, 1}});
         own = std::move(given);
-        own.run({modelc::bytes_of(x), modelc::bytes_of(mask)}, {modelc::bytes_of(z), modelc::bytes_of(&total, 1)});
+        own.run({x, mask}, {z, {&total, 1}});
         std::printf("%d %d\n", (int)total, y == z);
         bare::model crooked(memory + 1);
     } catch (const modelc::error &e) {

@@ -65,6 +65,21 @@ def test_another_thread_ends_a_run(loop: Path) -> None:
     model.stop()
 
 
+def test_a_run_has_a_time_limit(loop: Path) -> None:
+    with load(loop) as model:
+        model.time_limit(1e-9)
+        for _ in range(2):
+            with pytest.raises(Stopped, match="the run lasted longer than its limit of 1 nanoseconds"):
+                model.run({"n": np.int64(FOREVER), "x": X})
+        model.time_limit(None)
+        check(model, 1)  # states are as they were
+        model.time_limit(1e9)
+        check(model, 2)
+        for wrong in (0, -1, float("nan"), float("inf")):
+            with pytest.raises(ModelError, match="expected seconds above 0"):
+                model.time_limit(wrong)
+
+
 INTERRUPTED = """
 import os, signal, sys, threading, time
 import numpy as np
@@ -151,6 +166,10 @@ int main(int argc, char **argv) {
     run(INT64_C(1) << 62);
     loop_poll(model, NULL, NULL);
     run(4);
+    loop_time_limit(model, 20000000);
+    run(INT64_C(1) << 62);
+    loop_time_limit(model, 0);
+    run(5);
     loop_stop(NULL, 1);
     printf("%d %d\\n", asked, (int)loop_poll(NULL, third_time, NULL));
     modelc_status status = loop_fit(model, no_shapes, &variant);
@@ -169,7 +188,8 @@ def test_a_program_in_c_ends_runs(loop: Path, tmp_path: Path) -> None:
     find_toolchain(NATIVE_TRIPLE).compile(["-I", str(loop), "main.c", *library, "-o", "main"], tmp_path)
     done = subprocess.run([tmp_path / "main", loop], capture_output=True, text=True, timeout=120)
     stopped, null = "9 the run was stopped", "1 the shape of input 1 ('x', of 1 extents) is NULL"
-    said = [stopped, "3", stopped, "10 the run was interrupted", "4", "3 1", null, null]
+    late = "11 the run lasted longer than its limit of 20000000 nanoseconds"
+    said = [stopped, "3", stopped, "10 the run was interrupted", "4", late, "5", "3 1", null, null]
     assert (done.returncode, done.stdout.split("\n")[:-1]) == (0, said)
 
 
@@ -226,5 +246,5 @@ def test_a_package_without_a_system_can_be_stopped_too() -> None:
 def test_a_package_of_before_is_not_stopped(loop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with load(loop) as model:
         monkeypatch.setattr(model._library, "stop", None)
-        with pytest.raises(ModelError, match="was compiled by an earlier modelc"):
+        with pytest.raises(ModelError, match=r"compiled by an earlier modelc, and has no stop\(\)"):
             model.stop()
