@@ -172,14 +172,14 @@ class handle {
     }
 
     /* The smallest variant that takes inputs of these shapes. */
-    int fit(const std::vector<shape> &shapes) const { return fit(extents_of(shapes).data()); }
+    int fit(const std::vector<shape> &shapes) const { return fitting(extents_of(shapes).data()); }
 
     /* Inputs of these shapes, on the variant that fits, which is returned: for output_shape, and for output, whose bytes are
      * the most that the buffers have to hold. */
     int run_shaped(const std::vector<shape> &shapes, const buffers<modelc::input> &given,
                    const buffers<modelc::output> &taken) {
         const auto extents = extents_of(shapes);
-        const int variant = fit(extents.data());
+        const int variant = fitting(extents.data());
         run_on(variant, extents.data(), given, taken);
         return variant;
     }
@@ -261,7 +261,7 @@ class handle {
         if (!handle_) throw error(MODELC_BAD_ARGUMENT, "the model is closed");
     }
 
-    int fit(const std::int64_t *const *extents) const {
+    int fitting(const std::int64_t *const *extents) const {
         std::int32_t variant = -1;
         check(api_->fit(handle_, extents, &variant));
         return variant;
