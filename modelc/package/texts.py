@@ -1,5 +1,5 @@
 """The texts of a package beside its code, which need nothing of modelc: headers, an example, loaders in Python and
-JavaScript, a crate of Rust. They are the runtime's, in the names of the model."""
+JavaScript, a crate of Rust, configurations of build systems. They are the runtime's, in the names of the model."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from modelc.package.form import Form
+from modelc.package.found import found_texts
 from modelc.package.header import functions_of, header_text
 from modelc.package.sources import RUNTIME
 from modelc.package.spec import PackageSpec, Plan
@@ -23,6 +24,7 @@ def package_texts(spec: PackageSpec) -> Mapping[str, str]:
     form, plan = spec.form, spec.variants[0]
     cpp = _lines_of(form, "model.hpp").replace('#include "model.h"', f'#include "{form.header}"')
     texts = {form.header: header_text(form), f"{form.prefix}.hpp": cpp, "example.c": _example(form)}
+    texts |= found_texts(spec)
     if "loader.py" in form.beside:
         texts["loader.py"] = loader_in_one_file()
     if form.on is WASI and form.beside:

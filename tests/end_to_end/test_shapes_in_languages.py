@@ -61,7 +61,7 @@ static void refused(const Call &call) {
 static float x[16];
 
 struct results {
-    float twice[16], noise[3];
+    float weighted[16], noise[3];
     std::array<std::int64_t, 32> places;
     std::vector<float> total = {0};
 };
@@ -73,13 +73,13 @@ static void run(changing::model &model, const modelc::shape &shape) {
 #else
     const float(&given)[16] = x;
 #endif
-    int variant = model.run_shaped({shape}, {given}, {r.twice, r.places, r.total, r.noise});
+    int variant = model.run_shaped({shape}, {given}, {r.weighted, r.places, r.total, r.noise});
     modelc::shape found = model.output_shape(1, variant);
     std::vector<std::int64_t> places;
     for (std::int64_t row = 0; row < found[0]; row++)
         places.insert(places.end(), &r.places[16 * row], &r.places[16 * row] + found[1]);
     std::printf("%d | ", variant);
-    words(r.twice, " | ");
+    words(r.weighted, " | ");
     std::printf("%dx%d ", (int)found[0], (int)found[1]);
     words(places, " | ");
     words(r.total, " | ");
@@ -139,7 +139,7 @@ int main(int, char **argv) {
     }
 
     results r;
-    auto outputs = [&r] { return modelc::buffers<modelc::output>{r.twice, r.places, r.total, r.noise}; };
+    auto outputs = [&r] { return modelc::buffers<modelc::output>{r.weighted, r.places, r.total, r.noise}; };
     model.profile_start();
     model.time_limit(std::chrono::hours(1));
     model.run({x}, outputs(), 1);
@@ -154,8 +154,8 @@ int main(int, char **argv) {
     refused([&] { model.fit({}); });
     refused([&] { model.run_shaped({{4, 4}}, {std::vector<float>(15)}, outputs()); });
     refused([&] { model.run_shaped({{4, 4}}, {std::vector<std::int32_t>(16)}, outputs()); });
-    refused([&] { model.run_shaped({{4, 4}}, {x}, {r.twice, r.places, r.total, {r.noise, 2}}); });
-    refused([&] { model.run({x}, {r.twice}); });
+    refused([&] { model.run_shaped({{4, 4}}, {x}, {r.weighted, r.places, r.total, {r.noise, 2}}); });
+    refused([&] { model.run({x}, {r.weighted}); });
     refused([&] { model.run({x}, outputs(), 2); });
     refused([&] { model.output_shape(9); });
     refused([&] { other.run_shaped({{1, 5}, {6, 2}}, {r.places, x}, {r.places, x}); });
@@ -214,3 +214,285 @@ def test_cpp(native: tuple[Path, Path], tmp_path: Path, flag: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = expected(*native)
     assert done.stdout.splitlines() == [*lines, lines[0], lines[0], "1", *REFUSED_IN_CPP]
+
+
+RUST = r"""
+use std::{ffi::CString, fmt::Display, fs, os::fd::AsRawFd, thread, time::Duration};
+
+fn words<T: Display>(numbers: impl IntoIterator<Item = T>, places: usize) -> String {
+    numbers.into_iter().map(|n| format!("{n:.places$}")).collect::<Vec<_>>().join(" ")
+}
+
+fn refused<T>(result: Result<T, impl Display>) {
+    match result {
+        Ok(_) => println!("not refused"),
+        Err(error) => println!("{error}"),
+    }
+}
+
+#[derive(Default)]
+struct Results {
+    weighted: [f32; 16],
+    places: [i64; 32],
+    total: [f32; 1],
+    noise: [f32; 3],
+}
+
+impl Results {
+    fn buffers(&mut self) -> [&mut [u8]; 4] {
+        [
+            changing::bytes_of_mut(&mut self.weighted),
+            changing::bytes_of_mut(&mut self.places),
+            changing::bytes_of_mut(&mut self.total),
+            changing::bytes_of_mut(&mut self.noise),
+        ]
+    }
+}
+
+fn x() -> Vec<f32> {
+    (0..16).map(|i| (i - 9) as f32).collect()
+}
+
+fn run(model: &mut changing::Model, shape: [i64; 2]) {
+    let mut r = Results::default();
+    let variant = model.run_shaped([&shape], [changing::bytes_of(&x())], r.buffers()).unwrap();
+    let found = model.output_shape(variant, 1).unwrap();
+    let places = (0..2).flat_map(|row| r.places[16 * row..][..found[1] as usize].to_vec());
+    let (weighted, total, noise) = (words(r.weighted, 6), words(r.total, 6), words(r.noise, 6));
+    println!("{variant} | {weighted} | {}x{} {} | {total} | {noise}", found[0], found[1], words(places, 0));
+}
+
+fn pad(model: &mut padded::Model, length: i64) {
+    let (ids, mut next, mut sums) = ((0..length).collect::<Vec<_>>(), [0i64; 16], [0f32; 16]);
+    let pairs: Vec<f32> = (0..2 * length).map(|i| i as f32).collect();
+    let inputs = [padded::bytes_of(&ids), padded::bytes_of(&pairs)];
+    let outputs = [padded::bytes_of_mut(&mut next), padded::bytes_of_mut(&mut sums)];
+    let variant = model.run_shaped([&[1, length], &[length, 2]], inputs, outputs).unwrap();
+    let (n, m) = (model.output_shape(variant, 0).unwrap()[1] as usize, model.output_shape(variant, 1).unwrap()[0] as usize);
+    println!("{variant} | {} | {}", words(&next[..n], 0), words(&sums[..m], 6));
+}
+
+fn share_out(count: i32, task: &(dyn Fn(i32) + Sync)) {
+    thread::scope(|scope| {
+        for index in 0..count {
+            scope.spawn(move || task(index));
+        }
+    });
+}
+
+fn main() {
+    let folder = CString::new("changing.modelc").unwrap();
+    let options = || changing::Options { threads: 2, seed: 7, check: true, parallel_for: Some(Box::new(share_out)) };
+    let mut model = changing::Model::open_with(Some(&folder), options()).unwrap();
+    run(&mut model, [4, 4]);
+    run(&mut model, [2, 8]);
+    model.reset().unwrap();
+    model.seed(7).unwrap();
+    run(&mut model, [4, 4]);
+    let mut other = padded::Model::open(Some(c"padded.modelc"), 1).unwrap();
+    [3, 11, 16].iter().for_each(|&length| pad(&mut other, length));
+
+    let bytes = fs::read("changing.modelc/params.bin").unwrap();
+    let room: &'static mut [u8] = vec![0; bytes.len() + 64].leak();
+    let start = room.as_ptr().align_offset(64);
+    room[start..start + bytes.len()].copy_from_slice(&bytes);
+    let place: &'static [u8] = &room[start..start + bytes.len()];
+    run(&mut changing::Model::open_memory(place, options()).unwrap(), [4, 4]);
+    let file = fs::File::open("changing.modelc/params.bin").unwrap();
+    let mut in_file = changing::Model::open_fd(file.as_raw_fd(), 0, 0, options()).unwrap();
+    drop(file);
+    run(&mut in_file, [4, 4]);
+
+    let (x, mut r) = (x(), Results::default());
+    let x = changing::bytes_of(&x);
+    model.profile_start().unwrap();
+    model.time_limit(Some(Duration::from_secs(3600))).unwrap();
+    model.run(1, [x], r.buffers()).unwrap();
+    model.profile_stop().unwrap();
+    let steps: Vec<_> = (0..model.steps(1)).map(|step| model.profile(1, step).unwrap()).collect();
+    println!("{}", steps.len() > 2 && steps.iter().all(|step| step.calls == 1 && !step.name.is_empty()));
+
+    refused(model.fit([&[3, 5]]));
+    refused(model.fit([&[16]]));
+    refused(model.run_shaped([&[4, 4]], [&x[4..]], r.buffers()));
+    let mut short = [0f32; 2];
+    let mut buffers = r.buffers();
+    buffers[3] = changing::bytes_of_mut(&mut short);
+    refused(model.run(0, [x], buffers));
+    refused(model.run(2, [x], r.buffers()));
+    refused(model.output_shape(0, 9));
+    refused(model.output_shape(5, 0));
+    println!("{}", model.profile(0, 99).is_err());
+    refused(changing::Model::open_memory(&room[start + 1..], options()));
+    refused(changing::Model::open_fd(-1, 0, 0, options()));
+    model.stopper().stop(true);
+    refused(model.run(0, [x], r.buffers()));
+    refused(model.output_shape(0, 1));
+}
+"""
+
+REFUSED_IN_RUST = [
+    f"the model was given x [3, 5]; {NO_VARIANT}",
+    "a shape of 1 extents was given for input 'x', which has 2",
+    "a buffer of 60 bytes was given for input 'x' of 64 bytes in the shape [4, 4]",
+    "a buffer of 8 bytes was given for output 'noise' of 12 bytes in the shape [3]",
+    "variant 2 was asked for; the package has 2",
+    "the shape of output 9 was asked for, into a place; variant 0 has 4 outputs",
+    "variant 5 was asked for; the package has 2",
+    "true",
+    "the memory has 127 bytes instead of the 64 of the package's params.bin",
+    "descriptor -1 is of no file that can be mapped: Bad file descriptor (os error 9)",
+    "the run was stopped",
+    "the shape of output 'places' depends on what is run: it is known after a run of variant 0 that succeeds",
+]
+
+
+@pytest.mark.skipif(not CARGO, reason="Rust is not installed")
+def test_rust(native: tuple[Path, Path], tmp_path: Path) -> None:
+    for path in native:
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/main.rs").write_text(RUST)
+    crates = "".join(f'{path.stem} = {{ path = "{path.name}" }}\n' for path in native)
+    package = '[package]\nname = "shapes"\nversion = "0.1.0"\nedition = "2021"\n[dependencies]\n'
+    (tmp_path / "Cargo.toml").write_text(package + crates)
+    path = f"{Path(str(CARGO)).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "RUSTFLAGS": "-Dwarnings"}
+    command = [str(CARGO), "run", "-q", "--offline"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines, said = expected(*native), done.stdout.splitlines()
+    assert said[:9] == [*lines, lines[0], lines[0], "true"]
+    assert said[9:] == REFUSED_IN_RUST
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return packages(tmp_path_factory.mktemp("wasm"), target="wasm32-simd")
+
+
+JAVASCRIPT = r"""
+import { load } from "changing";
+import { load as loadPadded } from "padded";
+
+const decimal = (array) => Array.from(array, (n) => n.toFixed(6)).join(" ");
+const refused = (call) => {
+    try {
+        call();
+        console.log("not refused");
+    } catch (error) {
+        console.log(`${error.status ?? error.name} ${error.message}`);
+    }
+};
+const x = Float32Array.from({ length: 16 }, (_, i) => i - 9);
+const model = await load();
+const run = (shape) => {
+    const { weighted, places, total, noise } = model.runShaped({ x: shape }, { x });
+    const [rows, columns] = model.outputShape("places");
+    console.log([
+        model.fit({ x: shape }), decimal(weighted), `${rows}x${columns} ${places.join(" ")}`, decimal(total), decimal(noise),
+    ].join(" | "));
+};
+model.seed(7);
+run([4, 4]);
+run([2, 8]);
+model.reset();
+model.seed(7n);
+run(new Int32Array([4, 4]));
+const other = await loadPadded();
+for (const length of [3, 11, 16]) {
+    const ids = BigInt64Array.from({ length }, (_, i) => BigInt(i)), pairs = Float32Array.from({ length: 2 * length }, (_, i) => i);
+    const shapes = { ids: [1, length], x: [length, 2] }, { next, sums } = other.runShaped(shapes, { ids, x: pairs });
+    console.log(`${other.fit(shapes)} | ${next.join(" ")} | ${decimal(sums)}`);
+}
+model.profileStart();
+model.timeLimit(3600e3);
+model.runShaped({ x: [4, 4] }, { x });
+model.profileStop();
+model.runShaped({ x: [4, 4] }, { x });
+const steps = model.profile(1);
+console.log(steps.length > 2 && steps.every((step) => step.calls === 1 && step.milliseconds >= 0 && step.name));
+refused(() => model.run({ x }));
+refused(() => model.fit({ x: [3, 5] }));
+refused(() => model.fit({ x: [16] }));
+refused(() => model.fit({ x: [2, 0.5] }));
+refused(() => model.fit({}));
+refused(() => model.runShaped({ x: [4, 4] }, { x: new Float32Array(15) }));
+refused(() => model.runShaped({ x: [4, 4] }, { x: new Float64Array(16) }));
+refused(() => model.run({ x: new Float32Array(15) }));
+refused(() => model.outputShape("places", 5));
+refused(() => model.outputShape("z"));
+refused(() => other.runShaped({ ids: [1, 5], x: [6, 2] }, {}));
+refused(() => model.timeLimit(0));
+model.timeLimit(1e-9);
+refused(() => model.runShaped({ x: [4, 4] }, { x }));
+refused(() => model.outputShape("places", 1));
+model.timeLimit(Infinity);
+model.runShaped({ x: [4, 4] }, { x });
+model.close();
+refused(() => model.runShaped({ x: [4, 4] }, { x }));
+refused(() => model.reset());
+"""
+
+REFUSED_IN_JAVASCRIPT = [
+    "TypeError 2 variants take inputs of these sizes, of the shapes x [2,8]; x [4,4]: say which by runShaped",
+    f"1 the model was given x [3, 5]; {NO_VARIANT}",
+    "TypeError the shape of input 'x' is [16]; expected 2 whole numbers, such as [2,8]",
+    "TypeError the shape of input 'x' is [2,0.5]; expected 2 whole numbers, such as [2,8]",
+    "TypeError the shape of input 'x' is missing; expected 2 whole numbers, such as [2,8]",
+    "TypeError input 'x' is Float32Array of 15; expected Float32Array of 16 (4 x 4)",
+    "TypeError input 'x' is Float64Array of 16; expected Float32Array of 16 (4 x 4)",
+    "TypeError input 'x' is Float32Array of 15; expected Float32Array of 16 (2 x 8)",
+    "1 variant 5 was asked for; the package has 2",
+    "TypeError there is no output 'z'",
+    "1 the model was given ids [1, 5], x [6, 2]; it was compiled for ids [1, 8], x [8, 2]; ids [1, 16], x [16, 2]; inputs "
+    "may be shorter, all of them alike, along seq",
+    "TypeError the time limit is 0; expected milliseconds above 0",
+    "11 the run lasted longer than its limit of 1e-9 milliseconds",
+    "1 the shape of output 'places' depends on what is run: it is known after a run of variant 1 that succeeds",
+    "1 the model is closed",
+    "1 the model is closed",
+]
+
+
+def modules_of(folder: Path, packages: tuple[Path, Path]) -> None:
+    """A folder in which programs of Node.js import the packages by their names."""
+    (folder / "node_modules").mkdir()
+    for path in packages:
+        (folder / "node_modules" / path.stem).symlink_to(path)
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="Node.js is not installed")
+@pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang is not installed")
+def test_javascript(native: tuple[Path, Path], modules: tuple[Path, Path], tmp_path: Path) -> None:
+    modules_of(tmp_path, modules)
+    (tmp_path / "app.mjs").write_text(JAVASCRIPT)
+    done = subprocess.run(["node", "app.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    said = done.stdout.splitlines()
+    assert said == [*expected(*native), "true", *REFUSED_IN_JAVASCRIPT]
+
+
+TYPESCRIPT = """
+import { load, type Outputs } from "changing";
+
+const model = await load();
+const outputs: Outputs = model.runShaped({ x: [4, 4] }, { x: new Float32Array(16) });
+const places: BigInt64Array = outputs.places;
+const shape: number[] = model.outputShape("places");
+console.log(places.length === shape[0] * shape[1]);
+// @ts-expect-error: it is a Float32Array
+model.run({ x: new Float64Array(16) });
+// @ts-expect-error: there is no such output
+model.outputShape("z");
+"""
+
+
+@pytest.mark.skipif(not shutil.which("tsc"), reason="TypeScript's compiler is not installed")
+@pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang is not installed")
+def test_typescript(modules: tuple[Path, Path], tmp_path: Path) -> None:
+    modules_of(tmp_path, modules)
+    (tmp_path / "app.mts").write_text(TYPESCRIPT)
+    command = ["tsc", "--noEmit", "--strict", "--module", "nodenext", "--target", "es2022", "--types", "", "app.mts"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "")

@@ -16,9 +16,10 @@ INFO = helper.make_tensor_value_info
 
 
 def changing(path: Path) -> Path:
-    """Of x [n, m]: its double; places [2, ?], the indices of what is above 0; total, the sum of all runs; noise, drawn."""
+    """Of x [n, m] of 16 elements: each times its place from 1 on; places [2, ?], the indices of what is above 0; total, the sum of all runs; noise, drawn."""
     nodes = [
-        helper.make_node("Add", ["x", "x"], ["double"]),
+        helper.make_node("Reshape", ["x", "all"], ["flat"]),
+        helper.make_node("Mul", ["flat", "weights"], ["weighted"]),
         helper.make_node("Greater", ["x", "zero"], ["above"]),
         helper.make_node("NonZero", ["above"], ["places"]),
         helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
@@ -27,10 +28,11 @@ def changing(path: Path) -> Path:
         helper.make_node("RandomUniform", [], ["noise"], shape=[3]),
     ]
     inputs = [INFO("x", F, ["n", "m"]), INFO("before", F, [])]
-    outputs = [INFO("double", F, ["n", "m"]), INFO("places", I, [2, "k"]), INFO("total", F, [])]
+    outputs = [INFO("weighted", F, [16]), INFO("places", I, [2, "k"]), INFO("total", F, [])]
     outputs += [INFO("after", F, []), INFO("noise", F, [3])]
-    zero = helper.make_tensor("zero", F, [], [0.0])
-    return _saved(path, helper.make_graph(nodes, "changing", inputs, outputs, [zero]))
+    constants = [helper.make_tensor("zero", F, [], [0.0]), helper.make_tensor("all", I, [1], [-1])]
+    constants.append(helper.make_tensor("weights", F, [16], range(1, 17)))
+    return _saved(path, helper.make_graph(nodes, "changing", inputs, outputs, constants))
 
 
 def padded(path: Path) -> Path:
@@ -82,7 +84,7 @@ def expected(of_changing: Path, of_padded: Path) -> list[str]:
                 model.seed(7)
             outputs = model.run({"x": X.reshape(shape)})
             places = outputs["places"]
-            parts = [f"{int(shape == (4, 4))}", words(outputs["double"]), f"{places.shape[0]}x{places.shape[1]} {words(places)}"]
+            parts = [f"{int(shape == (4, 4))}", words(outputs["weighted"]), f"{places.shape[0]}x{places.shape[1]} {words(places)}"]
             lines.append(" | ".join([*parts, words(outputs["total"]), words(outputs["noise"])]))
     assert lines[0] == lines[2]
     with load(of_padded) as model:
