@@ -65,13 +65,13 @@ def _pkg_config(form: Form, model: str, version: str) -> str:
     """`--static` links with the static library too, where there is one beside the shared one."""
     static = "".join(f" -l{library}" for library in _libraries(form))
     if "so" in form.emit:
-        libraries = f'Libs: "-L${{package}}" -l{form.prefix}\n' + f"Libs.private:{static}\n" * ("a" in form.emit)
+        libraries = f"Libs: -L${{package}} -l{form.prefix}\n" + f"Libs.private:{static}\n" * ("a" in form.emit)
     else:
-        libraries = f'Libs: "${{package}}/{form.code}"{static}\n'
+        libraries = f"Libs: ${{package}}/{form.code}{static}\n"
     return (
         "# The package for pkg-config, where PKG_CONFIG_PATH has its folder.\npackage=${pcfiledir}\n\n"
         f"Name: {form.prefix}\nDescription: The model {_plain(model)}, compiled by modelc\nVersion: {version}\n"
-        f'Cflags: "-I${{package}}"\n{libraries}'
+        f"Cflags: -I${{package}}\n{libraries}"
     )
 
 

@@ -32,7 +32,8 @@ def package_texts(spec: PackageSpec) -> Mapping[str, str]:
     if "rust" in form.emit:
         counts = {"INPUT_COUNT": len(plan.inputs), "OUTPUT_COUNT": len(plan.outputs)}
         counts["OUTPUT_RANK"] = max([1, *(len(t.shape) for t in plan.outputs)])
-        source = _lines_of(form, "model.rs") + "\n" + _lines_of(form, f"model_{'bare' if form.freestanding else 'hosted'}.rs")
+        opened = "model_bare.rs" if form.freestanding else "model_hosted.rs"
+        source = f"{_lines_of(form, 'model.rs')}\n{_lines_of(form, opened)}"
         for word, count in counts.items():
             source = source.replace(word, str(count))
         texts |= {f"{form.prefix}.rs": source, "Cargo.toml": _crate(form), "build.rs": _crate_building(form)}

@@ -10,6 +10,7 @@ import pytest
 from tiny_package import NATIVE_TRIPLE, spec_of
 
 from modelc.package import Form, find_toolchain, write_package
+from modelc.package.texts import package_texts
 
 APP = r"""
 #include <stdio.h>
@@ -43,6 +44,7 @@ int main(void) {
 CMAKE = """
 cmake_minimum_required(VERSION 3.12)
 project(app C)
+enable_testing()
 find_package(face CONFIG REQUIRED)
 find_package(face CONFIG REQUIRED) # twice, as two parts of a program may
 foreach(target TARGETS)
@@ -51,7 +53,6 @@ foreach(target TARGETS)
     add_test(NAME ${target} COMMAND app_${target} "${face_PACKAGE}")
     set_tests_properties(${target} PROPERTIES PASS_REGULAR_EXPRESSION "^3\\n$")
 endforeach()
-enable_testing()
 """
 FORMS = {
     "shared": (("so",), False),
@@ -76,8 +77,7 @@ def moved(folder: Path, kind: str) -> tuple[Path, tuple[str, ...]]:
 def test_cmake(tmp_path: Path, kind: str) -> None:
     package, emit = moved(tmp_path, kind)
     targets = ["face", *(f"face_{other}" for other in emit[1:])]
-    text = CMAKE.replace("TARGETS", " ".join(targets)).replace("enable_testing()\n", "")
-    (tmp_path / "CMakeLists.txt").write_text(text.replace("project(app C)", "project(app C)\nenable_testing()"))
+    (tmp_path / "CMakeLists.txt").write_text(CMAKE.replace("TARGETS", " ".join(targets)))
     configured = ["cmake", "-S", ".", "-B", "build", f"-DCMAKE_PREFIX_PATH={package.parent}"]
     for command in (configured, ["cmake", "--build", "build"], ["ctest", "--test-dir", "build", "--no-tests=error"]):
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
@@ -88,11 +88,11 @@ def test_cmake(tmp_path: Path, kind: str) -> None:
 @pytest.mark.skipif(not shutil.which("pkg-config"), reason="pkg-config is not installed")
 @pytest.mark.parametrize("kind", FORMS)
 def test_pkg_config(tmp_path: Path, kind: str) -> None:
-    package, emit = moved(tmp_path, kind)
+    package, _ = moved(tmp_path, kind)
     (tmp_path / "build.sh").write_text(
         'set -e\nexport PKG_CONFIG_PATH="$1"\npkg-config --validate face\n'
         'eval "$2 app.c $(pkg-config --cflags --libs face) -o app"\n'
-        'LD_LIBRARY_PATH="$1" ./app "$(pkg-config --variable=package face)"\n'
+        'export LD_LIBRARY_PATH="$1"\neval "./app $(pkg-config --variable=package face)"\n'
     )
     compiler = " ".join(find_toolchain(NATIVE_TRIPLE).command)
     command = ["sh", "build.sh", str(package), compiler]
@@ -109,7 +109,5 @@ def test_pkg_config(tmp_path: Path, kind: str) -> None:
     ],
 )
 def test_other_systems(triple: str, emit: tuple[str, ...], lines: list[str]) -> None:
-    from modelc.package.texts import package_texts
-
     texts = package_texts(spec_of(form=Form.of("net", "face", emit, triple=triple)))
     assert all(line in texts["faceConfig.cmake"] for line in lines) and "pthread" not in texts["face.pc"]

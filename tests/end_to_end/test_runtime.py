@@ -23,7 +23,6 @@ from modelc.package import Argument, Plan, Step, TensorInfo, find_toolchain, rea
 from modelc.package.sources import RUNTIME
 from modelc.runtime import ModelError, load
 
-
 DRIVER = Path(__file__).with_name("test_runtime_driver.c")
 
 

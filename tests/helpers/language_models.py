@@ -16,7 +16,8 @@ INFO = helper.make_tensor_value_info
 
 
 def changing(path: Path) -> Path:
-    """Of x [n, m] of 16 elements: each times its place from 1 on; places [2, ?], the indices of what is above 0; total, the sum of all runs; noise, drawn."""
+    """Of x [n, m] of 16 elements: each times its place, from 1 on; places [2, ?], the indices of what is above 0;
+    total, the sum of all runs; noise, drawn."""
     nodes = [
         helper.make_node("Reshape", ["x", "all"], ["flat"]),
         helper.make_node("Mul", ["flat", "weights"], ["weighted"]),
@@ -53,6 +54,11 @@ def _saved(path: Path, graph: onnx.GraphProto) -> Path:
 
 
 SHAPES = ({"x": (2, 8)}, {"x": (4, 4)})  # of as many elements
+NO_SHAPE = "it was compiled for x [2, 8]; x [4, 4]"  # how the sentence of another one ends
+NO_LENGTH = (
+    "the model was given ids [1, 5], x [6, 2]; it was compiled for ids [1, 8], x [8, 2]; ids [1, 16], x [16, 2]; "
+    "inputs may be shorter, all of them alike, along seq"
+)
 
 
 def packages(folder: Path, **options: object) -> tuple[Path, Path]:
@@ -71,7 +77,7 @@ X = np.arange(16, dtype=np.float32) - 9
 
 
 def expected(of_changing: Path, of_padded: Path) -> list[str]:
-    """What a program prints: of two runs with the seed 7, of one after reset and the same seed, and of three lengths."""
+    """What a program prints: of two runs with the seed 7, of one after reset and the same seed; of three lengths."""
 
     def words(array: np.ndarray) -> str:
         return " ".join(f"{number:.6f}" if array.dtype == np.float32 else str(number) for number in array.reshape(-1))
@@ -84,7 +90,11 @@ def expected(of_changing: Path, of_padded: Path) -> list[str]:
                 model.seed(7)
             outputs = model.run({"x": X.reshape(shape)})
             places = outputs["places"]
-            parts = [f"{int(shape == (4, 4))}", words(outputs["weighted"]), f"{places.shape[0]}x{places.shape[1]} {words(places)}"]
+            parts = [
+                f"{int(shape == (4, 4))}",
+                words(outputs["weighted"]),
+                f"{places.shape[0]}x{places.shape[1]} {words(places)}",
+            ]
             lines.append(" | ".join([*parts, words(outputs["total"]), words(outputs["noise"])]))
     assert lines[0] == lines[2]
     with load(of_padded) as model:
