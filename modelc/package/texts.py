@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
+from modelc.package.build_systems import build_system_texts
 from modelc.package.form import Form
-from modelc.package.found import found_texts
 from modelc.package.header import functions_of, header_text
 from modelc.package.sources import RUNTIME
 from modelc.package.spec import PackageSpec, Plan
@@ -24,7 +24,7 @@ def package_texts(spec: PackageSpec) -> Mapping[str, str]:
     form, plan = spec.form, spec.variants[0]
     cpp = _lines_of(form, "model.hpp").replace('#include "model.h"', f'#include "{form.header}"')
     texts = {form.header: header_text(form), f"{form.prefix}.hpp": cpp, "example.c": _example(form)}
-    texts |= found_texts(spec)
+    texts |= build_system_texts(spec)
     if "loader.py" in form.beside:
         texts["loader.py"] = loader_in_one_file()
     if form.on is WASI and form.beside:

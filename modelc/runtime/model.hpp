@@ -48,6 +48,12 @@ constexpr std::int32_t dtype_of() {
     else return 0;
 }
 
+inline std::string name_of(std::int32_t dtype) {
+    static const char *const names[] = {"bytes", "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32",
+                                        "int64", "uint8", "uint16", "uint32", "uint64", "bool"};
+    return dtype >= 0 && dtype <= MODELC_BOOL ? names[dtype] : "of a byte each";
+}
+
 /* Memory that a run reads (Void is const void) or writes (void). */
 template <class Void>
 class buffer {
@@ -292,6 +298,9 @@ class handle {
         std::vector<const void *> in;
         std::vector<void *> out;
         refuse_closed();
+        if (variant < 0 || variant >= variants())
+            throw error(MODELC_BAD_ARGUMENT, "variant " + std::to_string(variant) + " was asked for; the package has " +
+                                                 std::to_string(variants()));
         if (given.size() != std::size_t(inputs(variant)) || taken.size() != std::size_t(outputs(variant)))
             throw error(MODELC_BAD_ARGUMENT, "variant " + std::to_string(variant) + " has " + std::to_string(inputs(variant)) +
                                                  " inputs and " + std::to_string(outputs(variant)) + " outputs");
@@ -324,8 +333,7 @@ class handle {
         const bool small = dtype >= MODELC_BOOL || dtype == MODELC_INT8 || dtype == MODELC_UINT8;
         const bool byte = small && (of == MODELC_INT8 || of == MODELC_UINT8 || of == MODELC_BOOL);
         if (of && of != dtype && !halves && !byte)
-            throw error(MODELC_BAD_ARGUMENT, name + " has the dtype " + std::to_string(dtype) + " of modelc_dtype, and a buffer of " +
-                                                 std::to_string(of) + " was given");
+            throw error(MODELC_BAD_ARGUMENT, name + " is " + name_of(dtype) + ", and a buffer of " + name_of(of) + " was given");
     }
 
     const modelc_api *api_;

@@ -97,13 +97,13 @@ export class Model {
     // The outputs by name, of inputs that are as large as one variant's: where several are so, their shapes decide, and
     // runShaped takes them.
     run(feeds) {
-        const own = this.variants.filter((v) => v.inputs.every((tensor) => feeds[tensor.name]?.length === tensor.elements));
-        if (own.length > 1)
+        const fitting = this.variants.filter((v) => v.inputs.every((tensor) => feeds[tensor.name]?.length === tensor.elements));
+        if (fitting.length > 1)
             throw new TypeError(
-                `${own.length} variants take inputs of these sizes, of the shapes ` +
-                `${own.map((v) => v.inputs.map((tensor) => `${tensor.name} [${tensor.shape}]`).join(", ")).join("; ")}: ` +
+                `${fitting.length} variants take inputs of these sizes, of the shapes ` +
+                `${fitting.map((v) => v.inputs.map((tensor) => `${tensor.name} [${tensor.shape}]`).join(", ")).join("; ")}: ` +
                 "say which by runShaped");
-        const variant = own[0] ?? this.variants[0];
+        const variant = fitting[0] ?? this.variants[0];
         return this.runOn(this.variants.indexOf(variant), null, feeds);
     }
 

@@ -39,6 +39,7 @@ struct RawProfile {
 
 extern "C" {
     fn PREFIX_last_error() -> *const c_char;
+    fn PREFIX_metadata(handle: *const Handle) -> *const c_char;
     fn PREFIX_variant_count(handle: *const Handle) -> i32;
     fn PREFIX_input(handle: *const Handle, variant: i32, index: i32) -> *const RawTensor;
     fn PREFIX_output(handle: *const Handle, variant: i32, index: i32) -> *const RawTensor;
@@ -171,6 +172,11 @@ pub fn bytes_of_mut<T: Number>(numbers: &mut [T]) -> &mut [u8] {
 
 HOSTED impl Model {
 BARE impl Model<'_> {
+    /// JSON: name, build id, target, versions, notes.
+    pub fn metadata(&self) -> &'static str {
+        text(unsafe { PREFIX_metadata(self.handle) })
+    }
+
     pub fn variants(&self) -> i32 {
         unsafe { PREFIX_variant_count(self.handle) }
     }

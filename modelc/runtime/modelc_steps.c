@@ -313,7 +313,7 @@ modelc_status modelc_seed(modelc_handle *handle, uint64_t seed) {
     return MODELC_OK;
 }
 
-/* ---- watching ---- */
+/* ---- watching, and what steps are ---- */
 
 modelc_status modelc_profile_read(modelc_handle *handle, int32_t variant, int32_t step, modelc_step_profile *profile) {
     const mc_variant *v = mc_variant_of(handle, variant);

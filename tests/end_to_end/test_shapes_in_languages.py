@@ -73,13 +73,13 @@ static void run(changing::model &model, const modelc::shape &shape) {
     const float(&given)[16] = x;
 #endif
     int variant = model.run_shaped({shape}, {given}, {r.weighted, r.places, r.total, r.noise});
-    modelc::shape found = model.output_shape(1, variant);
+    modelc::shape extents = model.output_shape(1, variant);
     std::vector<std::int64_t> places;
-    for (std::int64_t row = 0; row < found[0]; row++)
-        places.insert(places.end(), &r.places[16 * row], &r.places[16 * row] + found[1]);
+    for (std::int64_t row = 0; row < extents[0]; row++)
+        places.insert(places.end(), &r.places[16 * row], &r.places[16 * row] + extents[1]);
     std::printf("%d | ", variant);
     words(r.weighted, " | ");
-    std::printf("%dx%d ", (int)found[0], (int)found[1]);
+    std::printf("%dx%d ", (int)extents[0], (int)extents[1]);
     words(places, " | ");
     words(r.total, " | ");
     words(r.noise, "\n");
@@ -181,10 +181,10 @@ REFUSED_IN_CPP = [
     "1 a shape of 1 extents was given for input 'x', which has 2",
     "1 0 shapes were given; the model has 1 inputs",
     "1 input 0 ('x') has 64 bytes, and a buffer of 60 was given",
-    "1 input 0 ('x') has the dtype 1 of modelc_dtype, and a buffer of 7 was given",
+    "1 input 0 ('x') is float32, and a buffer of int32 was given",
     "1 output 3 ('noise') has 12 bytes, and a buffer of 8 was given",
     "1 variant 0 has 1 inputs and 4 outputs",
-    "1 variant 2 has 0 inputs and 0 outputs",
+    "1 variant 2 was asked for; the package has 2",
     "1 the shape of output 9 was asked for, into a place; variant 0 has 4 outputs",
     f"1 {NO_LENGTH}",
     "1 a time limit is less than 0",
@@ -253,10 +253,10 @@ fn x() -> Vec<f32> {
 fn run(model: &mut changing::Model, shape: [i64; 2]) {
     let mut r = Results::default();
     let variant = model.run_shaped([&shape], [changing::bytes_of(&x())], r.buffers()).unwrap();
-    let found = model.output_shape(variant, 1).unwrap();
-    let places = (0..2).flat_map(|row| r.places[16 * row..][..found[1] as usize].to_vec());
+    let extents = model.output_shape(variant, 1).unwrap();
+    let places = (0..2).flat_map(|row| r.places[16 * row..][..extents[1] as usize].to_vec());
     let (weighted, total, noise) = (words(r.weighted, 6), words(r.total, 6), words(r.noise, 6));
-    println!("{variant} | {weighted} | {}x{} {} | {total} | {noise}", found[0], found[1], words(places, 0));
+    println!("{variant} | {weighted} | {}x{} {} | {total} | {noise}", extents[0], extents[1], words(places, 0));
 }
 
 fn pad(model: &mut padded::Model, length: i64) {

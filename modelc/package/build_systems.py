@@ -10,7 +10,7 @@ from modelc.package.spec import PackageSpec
 from modelc.target.system import ANDROID, LINUX, WASI, WINDOWS
 
 
-def found_texts(spec: PackageSpec) -> Mapping[str, str]:
+def build_system_texts(spec: PackageSpec) -> Mapping[str, str]:
     """The texts by file name: none of a module of WebAssembly, which no compiler links."""
     form = spec.form
     if form.on is WASI:
