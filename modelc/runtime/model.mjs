@@ -139,7 +139,11 @@ export class Model {
     reset() { this.check(this.call("reset", this.handle)); }
 
     // From now on the model draws the random numbers of one that was just loaded with this seed, a number or a BigInt.
-    seed(seed) { this.check(this.call("seed", this.handle, BigInt.asUintN(64, BigInt(seed)))); }
+    seed(seed) {
+        const whole = Number.isInteger(seed) || typeof seed === "bigint" ? BigInt(seed) : -1n;
+        if (whole !== BigInt.asUintN(64, whole)) throw new TypeError(`the seed is ${seed}; expected a whole number of 64 bits`);
+        this.check(this.call("seed", this.handle, whole));
+    }
 
     // From now on a run that lasts longer throws, before its next step or iteration of a loop; Infinity: runs may last.
     timeLimit(milliseconds) {

@@ -78,6 +78,7 @@ refused(() => model.outputShape("places", 5));
 refused(() => model.outputShape("z"));
 refused(() => other.runShaped({ ids: [1, 5], x: [6, 2] }, {}));
 refused(() => model.timeLimit(0));
+for (const seed of [-1, 0.5, 2n ** 64n, "7"]) refused(() => model.seed(seed));
 model.timeLimit(1e-9);
 refused(() => model.runShaped({ x: [4, 4] }, { x }));
 refused(() => model.outputShape("places", 1));
@@ -101,6 +102,7 @@ REFUSED_IN_JAVASCRIPT = [
     "TypeError there is no output 'z'",
     f"1 {NO_LENGTH}",
     "TypeError the time limit is 0; expected milliseconds above 0",
+    *(f"TypeError the seed is {seed}; expected a whole number of 64 bits" for seed in (-1, 0.5, 2**64, 7)),
     "11 the run lasted longer than its limit of 1e-9 milliseconds",
     "1 the shape of output 'places' depends on what is run: it is known after a run of variant 1 that succeeds",
     "1 the model is closed",

@@ -160,6 +160,9 @@ int main(int, char **argv) {
     refused([&] { other.run_shaped({{1, 5}, {6, 2}}, {r.places, x}, {r.places, x}); });
     refused([&] { model.time_limit(std::chrono::nanoseconds(-1)); });
     refused([&] { changing::model(modelc::in_memory{{place + 1, bytes.size()}}); });
+    model.time_limit(std::chrono::nanoseconds(1));
+    refused([&] { model.run({x}, outputs()); });
+    model.time_limit(std::chrono::nanoseconds(0));
     model.poll([] { return true; });
     model.run({x}, outputs());
     model.poll(nullptr);
@@ -189,6 +192,7 @@ REFUSED_IN_CPP = [
     f"1 {NO_LENGTH}",
     "1 a time limit is less than 0",
     "1 the memory begins 1 bytes behind a multiple of 64; parameters are aligned to that",
+    "11 the run lasted longer than its limit of 1 nanoseconds",
     "9 the run was stopped",
     "1 the shape of output 'places' depends on what is run: it is known after a run of variant 0 that succeeds",
     "1 the model is closed",

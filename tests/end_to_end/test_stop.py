@@ -196,27 +196,32 @@ def test_a_program_in_c_ends_runs(loop: Path, tmp_path: Path) -> None:
 RUST = """
 use std::{ffi::CString, thread, time::Duration};
 
+fn run(model: &mut count::Model, n: i64) {
+    let (x, mut y, mut twice) = ([0f32; 4], [0f32; 4], [0f32; 1]);
+    let outputs = [count::bytes_of_mut(&mut y), count::bytes_of_mut(&mut twice)];
+    match model.run(0, [count::bytes_of(&[n]), count::bytes_of(&x)], outputs) {
+        Ok(()) => println!("{}", y[3]),
+        Err(error) => println!("{} {} {error}", error.status == count::STOPPED, error.status == count::LATE),
+    }
+}
+
 fn main() {
     let path = CString::new(std::env::args().nth(1).unwrap()).unwrap();
     let mut model = count::Model::open(Some(&path), 1).unwrap();
     let stopper = model.stopper();
-    let mut run = |n: i64| {
-        let (x, mut y, mut twice) = ([0f32; 4], [0f32; 4], [0f32; 1]);
-        let outputs = [count::bytes_of_mut(&mut y), count::bytes_of_mut(&mut twice)];
-        match model.run(0, [count::bytes_of(&[n]), count::bytes_of(&x)], outputs) {
-            Ok(()) => println!("{}", y[3]),
-            Err(error) => println!("{} {error}", error.status == count::STOPPED),
-        }
-    };
     let other = stopper.clone();
     let ending = thread::spawn(move || {
         thread::sleep(Duration::from_millis(100));
         other.stop(true)
     });
-    run(1 << 62);
+    run(&mut model, 1 << 62);
     ending.join().unwrap();
     stopper.stop(false);
-    run(3);
+    run(&mut model, 3);
+    model.time_limit(Some(Duration::from_millis(20))).unwrap();
+    run(&mut model, 1 << 62);
+    model.time_limit(None).unwrap();
+    run(&mut model, 4);
     drop(model);
     stopper.stop(true); // what it was of is open until now
 }
@@ -235,7 +240,9 @@ def test_a_program_in_rust_ends_runs(loop: Path, tmp_path: Path) -> None:
     command = [str(CARGO), "run", "-q", "--offline", "--", "count.modelc"]
     env = {**os.environ, "PATH": path, "RUSTFLAGS": "-Dwarnings"}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=env)
-    assert (done.returncode, done.stdout) == (0, "true the run was stopped\n3\n"), done.stderr
+    late = "false true the run lasted longer than its limit of 20000000 nanoseconds"
+    said = f"true false the run was stopped\n3\n{late}\n4\n"
+    assert (done.returncode, done.stdout) == (0, said), done.stderr
 
 
 def test_a_package_without_a_system_can_be_stopped_too() -> None:
