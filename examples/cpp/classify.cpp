@@ -20,7 +20,7 @@ int main(int argc, char **argv) {
             std::fprintf(stderr, "the input cannot be read, or is too short\n");
             return 1;
         }
-        model.run({modelc::bytes_of(x)}, {modelc::bytes_of(y)});
+        model.run({x}, {y});
         auto best = std::max_element(y.begin(), y.end());
         std::printf("%td %.6f\n", best - y.begin(), double(*best));
     } catch (const modelc::error &e) {

@@ -10,7 +10,7 @@ from functools import cache
 from modelc.package.form import Form
 from modelc.package.sources import RUNTIME
 
-HOSTED_ALONE = frozenset({"open", "close", "profile_start", "profile_stop", "profile_read", "poll"})
+HOSTED_ALONE = frozenset({"open", "open_memory", "open_fd", "close", "profile_start", "profile_stop", "time_limit"})
 BARE_ALONE = frozenset({"memory_size", "init"})
 
 

@@ -23,6 +23,8 @@ HOSTED = (
     *EVERYWHERE,
     "modelc_host.c",
     "modelc_profile.c",
+    "modelc_params.c",
+    "modelc_clock.c",
     "modelc_files.c",
     "modelc_pool.c",
     "modelc_cpu.c",

@@ -1,17 +1,19 @@
 """The texts of a package beside its code, which need nothing of modelc: headers, an example, loaders in Python and
-JavaScript, a crate of Rust. They are the runtime's, in the names of the model."""
+JavaScript, a crate of Rust, configurations of build systems. They are the runtime's, in the names of the model."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Mapping
 from functools import cache
 
+from modelc.package.build_systems import build_system_texts
 from modelc.package.form import Form
 from modelc.package.header import functions_of, header_text
 from modelc.package.sources import RUNTIME
-from modelc.package.spec import PackageSpec
+from modelc.package.spec import PackageSpec, Plan
 from modelc.target.system import LINUX, WASI
 
 _ROOM = "modelc.runtime."
@@ -22,13 +24,16 @@ def package_texts(spec: PackageSpec) -> Mapping[str, str]:
     form, plan = spec.form, spec.variants[0]
     cpp = _lines_of(form, "model.hpp").replace('#include "model.h"', f'#include "{form.header}"')
     texts = {form.header: header_text(form), f"{form.prefix}.hpp": cpp, "example.c": _example(form)}
+    texts |= build_system_texts(spec)
     if "loader.py" in form.beside:
         texts["loader.py"] = loader_in_one_file()
     if form.on is WASI and form.beside:
-        texts[form.beside[0]] = (RUNTIME / "model.mjs").read_text().replace("PREFIX", form.prefix)
+        texts |= _javascript(form, plan)
     if "rust" in form.emit:
         counts = {"INPUT_COUNT": len(plan.inputs), "OUTPUT_COUNT": len(plan.outputs)}
-        source = _lines_of(form, "model.rs")
+        counts["OUTPUT_RANK"] = max([1, *(len(t.shape) for t in plan.outputs)])
+        opened = "model_bare.rs" if form.freestanding else "model_hosted.rs"
+        source = f"{_lines_of(form, 'model.rs')}\n{_lines_of(form, opened)}"
         for word, count in counts.items():
             source = source.replace(word, str(count))
         texts |= {f"{form.prefix}.rs": source, "Cargo.toml": _crate(form), "build.rs": _crate_building(form)}
@@ -69,6 +74,25 @@ def loader_in_one_file() -> str:
             _, future, *_ = ast.parse(own).body  # a docstring, and the import from __future__: both stay out
             lines[there.lineno - 1 : there.end_lineno] = own.splitlines(keepends=True)[future.lineno :]
     return "".join(lines)
+
+
+def _javascript(form: Form, plan: Plan) -> Mapping[str, str]:
+    """The loader, its types for TypeScript, and what makes the folder a package of Node.js."""
+    loader, types = ((RUNTIME / file).read_text() for file in ("model.mjs", "model.d.mts"))
+    arrays = dict(re.findall(r'\["(\w+)", (\w+Array)\]', loader))
+    for word, tensors in (("INPUT_TYPES", plan.inputs), ("OUTPUT_TYPES", plan.outputs)):
+        rows = (f"    {json.dumps(t.name)}: {arrays.get(t.dtype, 'Uint8Array')};\n" for t in tensors)
+        types = types.replace(word, "".join(rows))
+    file, declared = f"{form.prefix}.mjs", f"{form.prefix}.d.mts"
+    described = {
+        "name": form.prefix.lower(),
+        "version": "0.1.0",
+        "type": "module",
+        "exports": {".": {"types": f"./{declared}", "default": f"./{file}"}, f"./{form.library}": f"./{form.library}"},
+        "files": [file, declared, form.library],
+    }
+    texts = {file: loader.replace("PREFIX", form.prefix), declared: types.replace("PREFIX", form.prefix)}
+    return {**texts, "package.json": json.dumps(described, indent=2) + "\n"}
 
 
 def _crate(form: Form) -> str:

@@ -36,7 +36,7 @@ class ModelError(ModelcError):
 
 
 class Stopped(ModelError):
-    """A run that was ended by Model.stop(), or by a SIGINT whose handler raises nothing."""
+    """A run that was ended by Model.stop(), by the time limit, or by a SIGINT whose handler raises nothing."""
 
 
 class LibraryFile(NamedTuple):

@@ -31,6 +31,7 @@ from modelc.runtime.shown import boundary, page, table
 
 LINE_BYTES = 64  # of a cache line
 MOST_THREADS = 1024  # of the library, too
+MOST_SECONDS = 10**9  # of a time limit, whose nanoseconds fit 64 bits
 KEPT_OUTPUTS = 2  # of each output: while the last result is looked at, the next is computed
 
 Array = NDArray[Any]
@@ -112,7 +113,7 @@ class Frame(ctypes.Structure):
     ]
 
 
-STOPPED, INTERRUPTED = 9, 10  # of modelc_status in model.h
+STOPPED, INTERRUPTED, LATE = 9, 10, 11  # of modelc_status in model.h
 _POLLER = ctypes.CFUNCTYPE(ctypes.c_int, _P)
 _WATCHER = ctypes.CFUNCTYPE(None, _P, _I32, _I32, _I32, ctypes.POINTER(Frame))
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {  # in the order of modelc_api in model.h
@@ -140,6 +141,10 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {  # in the order of modelc
     "init": (_P, (_P,)),
     "stop": (None, (_P, _I32)),
     "poll": (_I32, (_P, _POLLER, _P)),
+    "open_memory": (_I32, (_P, ctypes.c_size_t, ctypes.POINTER(_Options), ctypes.POINTER(_P))),
+    "open_fd": (_I32, (_I32, ctypes.c_uint64, ctypes.c_uint64, ctypes.POINTER(_Options), ctypes.POINTER(_P))),
+    "time_limit": (_I32, (_P, ctypes.c_uint64)),
+    "seed": (_I32, (_P, ctypes.c_uint64)),
 }
 
 
@@ -262,19 +267,35 @@ class Model:
         sentence = _text(self._library.last_error())
         if status == INTERRUPTED:
             signal.raise_signal(signal.SIGINT)  # which the poller has taken: its handler is called after all
-        return Stopped(sentence) if status in (STOPPED, INTERRUPTED) else ModelError(sentence)
+        return Stopped(sentence) if status in (STOPPED, INTERRUPTED, LATE) else ModelError(sentence)
 
     def stop(self, stopped: bool = True) -> None:
         """From now on runs raise Stopped before their next step or iteration of a loop, also one that goes on in
         another thread; until `stopped` is False. May be called from a signal handler. Ctrl-C ends a run of the main
         thread by itself: the handler of SIGINT is called within a tenth of a second, and the step that runs."""
         with self._closing:
-            if not self._library.stop:
-                raise ModelError(
-                    "the package was compiled by an earlier modelc, and cannot be stopped: compile it again"
-                )
+            self._has("stop")
             if self._handle:
                 self._library.stop(self._handle, stopped)
+
+    def time_limit(self, seconds: float | None) -> None:
+        """From now on a run that lasts longer raises Stopped before its next step or iteration of a loop; None lets
+        runs last."""
+        self._has("time_limit")
+        if seconds is not None and not 0 < seconds <= MOST_SECONDS:
+            raise ModelError(f"the time limit is {seconds!r}; expected seconds above 0 to {MOST_SECONDS}, or None")
+        self._call("time_limit", 0 if seconds is None else max(1, round(1e9 * seconds)))
+
+    def seed(self, seed: int) -> None:
+        """From now on the model draws the random numbers that it drew if it had just been opened with this seed."""
+        self._has("seed")
+        self._call("seed", _whole("seed", seed, 0, 2**64 - 1))
+
+    def _has(self, function: str) -> None:
+        if not getattr(self._library, function):
+            raise ModelError(
+                f"the package was compiled by an earlier modelc, and has no {function}(): compile the model again"
+            )
 
     def _actual(self, bound: _Bound, output: int, array: Array) -> Array:
         """As much of an output as the last run made."""

@@ -40,7 +40,8 @@ typedef enum modelc_status {
     MODELC_NO_MEMORY = 7,    /* memory or threads could not be had */
     MODELC_BAD_DATA = 8,     /* an index or a length in the data is out of range: the sentence says which, and where */
     MODELC_STOPPED = 9,      /* stop() has said so */
-    MODELC_INTERRUPTED = 10  /* the function that was given to poll() has said so */
+    MODELC_INTERRUPTED = 10, /* the function that was given to poll() has said so */
+    MODELC_LATE = 11         /* the run lasted longer than time_limit() allows */
 } modelc_status;
 
 typedef enum modelc_dtype {
@@ -77,6 +78,13 @@ typedef struct modelc_tensor {
     size_t bytes;
 } modelc_tensor;
 
+/* A share of a step's work, and threads of the application's for it: parallel_for calls task(arguments, index) for each index
+ * from 0 to count - 1, on any threads and in any order, and returns when all these calls have returned. `count` is at most
+ * the handle's number of threads, and the bits of the outputs do not depend on who computes what. Shares that it leaves out
+ * are computed by the calling thread. It must not call the handle. */
+typedef void (*modelc_task)(void *arguments, int32_t index);
+typedef void (*modelc_parallel_for)(void *context, modelc_task task, void *arguments, int32_t count);
+
 /* `size` comes first: what a later library adds behind is 0, its default, for a program that does not know it. */
 typedef struct modelc_options {
     size_t size;     /* sizeof(modelc_options) */
@@ -84,6 +92,8 @@ typedef struct modelc_options {
     int32_t check;   /* not 0: compare the checksum of params.bin, which reads all of it */
     uint64_t seed;   /* of the random numbers that the model draws: the first run of a handle, the second, ... draw the
                       * same with the same seed, on any number of threads; a node that has a seed of its own keeps it */
+    modelc_parallel_for parallel_for; /* NULL: the handle starts threads of its own; else it starts none */
+    void *context;                    /* what parallel_for is called with */
 } modelc_options;
 
 typedef struct modelc_step_profile {
@@ -171,7 +181,8 @@ typedef struct modelc_api {
      * makes it zeros again. A run that ends with an error leaves it as it was. */
     modelc_status (*reset)(modelc_handle *handle);
 
-    /* Profiling: between start (which sets the counters to zero) and stop, runs accumulate the time of every step. */
+    /* Profiling: between start (which sets the counters to zero) and stop, runs accumulate the time of every step. A
+     * free-standing model has no clock, and of these profile_read alone: names, flops and bytes. */
     modelc_status (*profile_start)(modelc_handle *handle);
     modelc_status (*profile_stop)(modelc_handle *handle);
     int32_t (*step_count)(const modelc_handle *handle, int32_t variant);
@@ -195,8 +206,25 @@ typedef struct modelc_api {
     void (*stop)(modelc_handle *handle, int32_t stopped);
 
     /* From now on runs that last ask `poller` ten times a second between steps, and end with MODELC_INTERRUPTED where it
-     * says so: for a deadline, or an interpreter that looks for signals. NULL ends it. */
+     * says so: for an interpreter that looks for signals. A free-standing model, which has no clock, asks it before every
+     * step and every iteration. NULL ends it. */
     modelc_status (*poll)(modelc_handle *handle, modelc_poller poller, void *context);
+
+    /* As open, with parameters that are not in a folder: what is in params.bin lies at `params`, aligned to 64 bytes, and
+     * stays there until the handle is closed; or in the file that is open as `fd`, `offset` bytes (a multiple of 64) behind
+     * its beginning, from where it is mapped: the descriptor may be closed then. `bytes` has to be the size of params.bin;
+     * for a file, 0 is all behind `offset`. No manifest is read: `check` in the options tells parameters of another build.
+     * MODELC_DAMAGED where the size is another; MODELC_BAD_ARGUMENT where parameters are in the library. */
+    modelc_status (*open_memory)(const void *params, size_t bytes, const modelc_options *options, modelc_handle **handle);
+    modelc_status (*open_fd)(int32_t fd, uint64_t offset, uint64_t bytes, const modelc_options *options,
+                             modelc_handle **handle);
+
+    /* From now on a run that lasts longer than so many nanoseconds ends with MODELC_LATE before its next step or iteration
+     * of a loop, as one that is stopped. 0 lets runs last. It waits for a run that goes on. */
+    modelc_status (*time_limit)(modelc_handle *handle, uint64_t nanoseconds);
+
+    /* From now on the handle draws the random numbers of one that was just opened with this seed. */
+    modelc_status (*seed)(modelc_handle *handle, uint64_t seed);
 } modelc_api;
 
 #ifdef __cplusplus

@@ -1,20 +1,18 @@
 //! The model PREFIX, which modelc compiled: a static library of C and this, which needs no standard library.
 //!
 //! Buffers are bytes: `bytes_of` and `bytes_of_mut` give those of numbers. A `Model` may be sent to another thread, and has
-//! one run at a time, which a `Stopper` ends from another thread.
+//! one run at a time, which a `Stopper` ends from another thread. Functions are those of C, which PREFIX.h describes.
 #![no_std]
 
-HOSTED extern crate alloc;
-
-HOSTED use alloc::sync::Arc;
 use core::ffi::{c_char, c_void, CStr};
-use core::fmt;
-HOSTED use core::ptr;
-BARE use core::marker::PhantomData;
+use core::fmt::{self, Write};
+use core::ops::Deref;
 
 /// How many inputs and outputs the model has.
 pub const INPUTS: usize = INPUT_COUNT;
 pub const OUTPUTS: usize = OUTPUT_COUNT;
+/// The most extents that an output has.
+const RANK: usize = OUTPUT_RANK;
 
 #[repr(C)]
 struct Handle {
@@ -30,30 +28,40 @@ struct RawTensor {
     bytes: usize,
 }
 
-HOSTED #[repr(C)]
-HOSTED struct Options {
-HOSTED     size: usize,
-HOSTED     threads: i32,
-HOSTED     check: i32,
-HOSTED     seed: u64,
-HOSTED }
+#[repr(C)]
+struct RawProfile {
+    name: *const c_char,
+    calls: u64,
+    nanoseconds: u64,
+    flops: f64,
+    bytes: f64,
+}
 
 extern "C" {
-HOSTED     fn PREFIX_open(path: *const c_char, options: *const Options, handle: *mut *mut Handle) -> i32;
-HOSTED     fn PREFIX_close(handle: *mut Handle);
-BARE     fn PREFIX_memory_size() -> usize;
-BARE     fn PREFIX_init(memory: *mut c_void) -> *mut Handle;
     fn PREFIX_last_error() -> *const c_char;
+    fn PREFIX_metadata(handle: *const Handle) -> *const c_char;
     fn PREFIX_variant_count(handle: *const Handle) -> i32;
     fn PREFIX_input(handle: *const Handle, variant: i32, index: i32) -> *const RawTensor;
     fn PREFIX_output(handle: *const Handle, variant: i32, index: i32) -> *const RawTensor;
-    fn PREFIX_run(handle: *mut Handle, variant: i32, inputs: *const *const c_void, outputs: *const *mut c_void) -> i32;
+    fn PREFIX_fit(handle: *const Handle, shapes: *const *const i64, variant: *mut i32) -> i32;
+    fn PREFIX_run_shaped(
+        handle: *mut Handle,
+        variant: i32,
+        shapes: *const *const i64,
+        inputs: *const *const c_void,
+        outputs: *const *mut c_void,
+    ) -> i32;
+    fn PREFIX_output_shape(handle: *mut Handle, variant: i32, index: i32, shape: *mut i64) -> i32;
+    fn PREFIX_step_count(handle: *const Handle, variant: i32) -> i32;
+    fn PREFIX_profile_read(handle: *mut Handle, variant: i32, step: i32, profile: *mut RawProfile) -> i32;
     fn PREFIX_reset(handle: *mut Handle) -> i32;
+    fn PREFIX_seed(handle: *mut Handle, seed: u64) -> i32;
     fn PREFIX_stop(handle: *mut Handle, stopped: i32);
 }
 
 /// The status of a run that was ended by a `Stopper`.
 pub const STOPPED: i32 = 9;
+const BAD_ARGUMENT: i32 = 1;
 
 /// What went wrong: a modelc_status, and the sentence that the library has for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,11 +74,11 @@ pub struct Error {
 const MOST: usize = 512; // bytes of a sentence
 
 impl Error {
-    fn new(status: i32, sentence: &[u8]) -> Error {
-        let mut text = [0; MOST];
-        let length = sentence.len().min(MOST);
-        text[..length].copy_from_slice(&sentence[..length]);
-        Error { status, text, length }
+    /// Of a call that the library was not asked for.
+    fn refused(sentence: fmt::Arguments<'_>) -> Error {
+        let mut error = Error { status: BAD_ARGUMENT, text: [0; MOST], length: 0 };
+        let _ = error.write_fmt(sentence); // what is longer is cut
+        error
     }
 
     pub fn sentence(&self) -> &str {
@@ -85,11 +93,26 @@ impl fmt::Display for Error {
     }
 }
 
+impl fmt::Write for Error {
+    fn write_str(&mut self, words: &str) -> fmt::Result {
+        let length = words.len().min(MOST - self.length);
+        self.text[self.length..self.length + length].copy_from_slice(&words.as_bytes()[..length]);
+        self.length += length;
+        Ok(())
+    }
+}
+
 impl core::error::Error for Error {}
 
-/// Of a status that is not 0.
-fn error(status: i32) -> Error {
-    Error::new(status, unsafe { CStr::from_ptr(PREFIX_last_error()) }.to_bytes())
+fn check(status: i32) -> Result<(), Error> {
+    if status == 0 {
+        return Ok(());
+    }
+    let mut error = Error { status, text: [0; MOST], length: 0 };
+    let sentence = unsafe { CStr::from_ptr(PREFIX_last_error()) }.to_bytes();
+    error.length = sentence.len().min(MOST);
+    error.text[..error.length].copy_from_slice(&sentence[..error.length]);
+    Err(error)
 }
 
 /// An input or an output; `dtype` is a modelc_dtype of the C header.
@@ -99,6 +122,31 @@ pub struct Tensor {
     pub dtype: i32,
     pub shape: &'static [i64],
     pub bytes: usize,
+}
+
+/// The shape of an output: as a slice its extents.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    extents: [i64; RANK],
+    rank: usize,
+}
+
+impl Deref for Shape {
+    type Target = [i64];
+
+    fn deref(&self) -> &[i64] {
+        &self.extents[..self.rank]
+    }
+}
+
+/// What a step has taken: `nanoseconds` over all `calls`; flops and bytes of one call.
+#[derive(Debug, Clone, Copy)]
+pub struct StepProfile {
+    pub name: &'static str,
+    pub calls: u64,
+    pub nanoseconds: u64,
+    pub flops: f64,
+    pub bytes: f64,
 }
 
 /// Numbers that any bytes are.
@@ -122,98 +170,12 @@ pub fn bytes_of_mut<T: Number>(numbers: &mut [T]) -> &mut [u8] {
     unsafe { core::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), core::mem::size_of_val(numbers)) }
 }
 
-HOSTED /// A model that is open; it closes when it is dropped, and its stoppers are.
-HOSTED #[derive(Debug)]
-HOSTED pub struct Model {
-HOSTED     handle: *mut Handle,
-HOSTED     open: Arc<Open>,
-HOSTED }
-
-HOSTED unsafe impl Send for Model {}
-
-HOSTED #[derive(Debug)]
-HOSTED struct Open(*mut Handle);
-
-HOSTED unsafe impl Send for Open {}
-HOSTED unsafe impl Sync for Open {}
-
-HOSTED impl Drop for Open {
-HOSTED     fn drop(&mut self) {
-HOSTED         unsafe { PREFIX_close(self.0) }
-HOSTED     }
-HOSTED }
-
-HOSTED /// Ends the runs of a model, from any thread.
-HOSTED #[derive(Debug, Clone)]
-HOSTED pub struct Stopper(Arc<Open>);
-
-HOSTED impl Stopper {
-HOSTED     /// With true, the run that goes on and those that begin give an `Error` of the status `STOPPED`, until false.
-HOSTED     pub fn stop(&self, stopped: bool) {
-HOSTED         unsafe { PREFIX_stop(self.0 .0, stopped.into()) }
-HOSTED     }
-HOSTED }
-
 HOSTED impl Model {
-HOSTED     /// Opens the package in the folder `path`, which may be None where parameters are in the library. 0 `threads`: as many
-HOSTED     /// as the machine lets this process have.
-HOSTED     pub fn open(path: Option<&CStr>, threads: i32) -> Result<Model, Error> {
-HOSTED         let options = Options { size: core::mem::size_of::<Options>(), threads, check: 0, seed: 0 };
-HOSTED         let mut handle = ptr::null_mut();
-HOSTED         match unsafe { PREFIX_open(path.map_or(ptr::null(), CStr::as_ptr), &options, &mut handle) } {
-HOSTED             0 => Ok(Model { handle, open: Arc::new(Open(handle)) }),
-HOSTED             status => Err(error(status)),
-HOSTED         }
-HOSTED     }
-
-HOSTED     /// What ends runs from another thread, while this one runs.
-HOSTED     pub fn stopper(&self) -> Stopper {
-HOSTED         Stopper(self.open.clone())
-HOSTED     }
-
-BARE /// A model in memory of the caller's.
-BARE #[derive(Debug)]
-BARE pub struct Model<'memory> {
-BARE     handle: *mut Handle,
-BARE     memory: PhantomData<&'memory mut [u8]>,
-BARE }
-
-BARE /// Ends the runs of a model, from another thread or an interrupt.
-BARE #[derive(Debug, Clone)]
-BARE pub struct Stopper<'memory> {
-BARE     handle: *mut Handle,
-BARE     memory: PhantomData<&'memory [u8]>,
-BARE }
-
-BARE unsafe impl Send for Stopper<'_> {}
-BARE unsafe impl Sync for Stopper<'_> {}
-
-BARE impl Stopper<'_> {
-BARE     /// With true, the run that goes on and those that begin give an `Error` of the status `STOPPED`, until false.
-BARE     pub fn stop(&self, stopped: bool) {
-BARE         unsafe { PREFIX_stop(self.handle, stopped.into()) }
-BARE     }
-BARE }
-
-BARE /// The bytes that `Model::init` wants.
-BARE pub fn memory_size() -> usize {
-BARE     unsafe { PREFIX_memory_size() }
-BARE }
-
-BARE impl<'memory> Model<'memory> {
-BARE     /// A handle in `memory`: at least `memory_size()` bytes, at an address that is a multiple of 64.
-BARE     pub fn init(memory: &'memory mut [u8]) -> Result<Model<'memory>, Error> {
-BARE         if memory.len() < memory_size() {
-BARE             return Err(Error::new(1, b"the memory is smaller than memory_size() says"));
-BARE         }
-BARE         let handle = unsafe { PREFIX_init(memory.as_mut_ptr().cast()) };
-BARE         if handle.is_null() { Err(error(1)) } else { Ok(Model { handle, memory: PhantomData }) }
-BARE     }
-
-BARE     /// What ends runs from another thread or an interrupt, while this one runs.
-BARE     pub fn stopper(&self) -> Stopper<'memory> {
-BARE         Stopper { handle: self.handle, memory: PhantomData }
-BARE     }
+BARE impl Model<'_> {
+    /// JSON: name, build id, target, versions, notes.
+    pub fn metadata(&self) -> &'static str {
+        text(unsafe { PREFIX_metadata(self.handle) })
+    }
 
     pub fn variants(&self) -> i32 {
         unsafe { PREFIX_variant_count(self.handle) }
@@ -229,36 +191,124 @@ BARE     }
         tensor(unsafe { PREFIX_output(self.handle, variant, index) })
     }
 
-    /// Computes the outputs from the inputs.
+    /// Computes the outputs from inputs of the variant's own shapes.
     pub fn run(&mut self, variant: i32, inputs: [&[u8]; INPUTS], outputs: [&mut [u8]; OUTPUTS]) -> Result<(), Error> {
         if variant < 0 || variant >= self.variants() {
-            return Err(Error::new(1, b"there is no such variant"));
+            return Err(Error::refused(format_args!(
+                "variant {variant} was asked for; the package has {}",
+                self.variants()
+            )));
         }
-        let fit = (0..INPUTS).all(|k| inputs[k].len() == self.input(variant, k as i32).bytes)
-            && (0..OUTPUTS).all(|k| outputs[k].len() == self.output(variant, k as i32).bytes);
-        if !fit {
-            return Err(Error::new(1, b"an input or an output has another number of bytes than its tensor"));
+        self.run_on(variant, None, inputs, outputs)
+    }
+
+    /// The smallest variant that takes inputs of these shapes.
+    pub fn fit(&self, shapes: [&[i64]; INPUTS]) -> Result<i32, Error> {
+        for (k, shape) in shapes.iter().enumerate() {
+            let tensor = self.input(0, k as i32);
+            if shape.len() != tensor.shape.len() {
+                return Err(Error::refused(format_args!(
+                    "a shape of {} extents was given for input '{}', which has {}",
+                    shape.len(),
+                    tensor.name,
+                    tensor.shape.len()
+                )));
+            }
+        }
+        let mut variant = -1;
+        check(unsafe { PREFIX_fit(self.handle, shapes.map(<[i64]>::as_ptr).as_ptr(), &mut variant) })?;
+        Ok(variant)
+    }
+
+    /// Computes the outputs from inputs of these shapes, on the variant that fits, which is returned: for `output_shape`, and for
+    /// `output`, whose bytes are the most that the buffers have to hold.
+    pub fn run_shaped(
+        &mut self,
+        shapes: [&[i64]; INPUTS],
+        inputs: [&[u8]; INPUTS],
+        outputs: [&mut [u8]; OUTPUTS],
+    ) -> Result<i32, Error> {
+        let variant = self.fit(shapes)?;
+        self.run_on(variant, Some(shapes), inputs, outputs)?;
+        Ok(variant)
+    }
+
+    /// The shape that an output had in the last run of a variant.
+    pub fn output_shape(&mut self, variant: i32, index: i32) -> Result<Shape, Error> {
+        let mut shape = Shape { extents: [0; RANK], rank: 0 };
+        check(unsafe { PREFIX_output_shape(self.handle, variant, index, shape.extents.as_mut_ptr()) })?;
+        shape.rank = self.output(variant, index).shape.len();
+        Ok(shape)
+    }
+
+    /// `shapes` fit the variant; None: they are its own.
+    fn run_on(
+        &mut self,
+        variant: i32,
+        shapes: Option<[&[i64]; INPUTS]>,
+        inputs: [&[u8]; INPUTS],
+        outputs: [&mut [u8]; OUTPUTS],
+    ) -> Result<(), Error> {
+        for (k, given) in inputs.iter().enumerate() {
+            let tensor = self.input(variant, k as i32);
+            let (all, shaped) = shapes.map_or((1, 1), |s| (elements(tensor.shape), elements(s[k])));
+            refuse_unless(given.len() == tensor.bytes / all.max(1) * shaped, "input", tensor, given.len())?;
+        }
+        for (k, taken) in outputs.iter().enumerate() {
+            let tensor = self.output(variant, k as i32);
+            refuse_unless(taken.len() >= tensor.bytes, "output", tensor, taken.len())?;
         }
         let given = inputs.map(|bytes| bytes.as_ptr().cast::<c_void>());
         let taken = outputs.map(|bytes| bytes.as_mut_ptr().cast::<c_void>());
-        match unsafe { PREFIX_run(self.handle, variant, given.as_ptr(), taken.as_ptr()) } {
-            0 => Ok(()),
-            status => Err(error(status)),
-        }
+        let extents = shapes.map(|shapes| shapes.map(<[i64]>::as_ptr));
+        let shapes = extents.as_ref().map_or(core::ptr::null(), |extents| extents.as_ptr());
+        check(unsafe { PREFIX_run_shaped(self.handle, variant, shapes, given.as_ptr(), taken.as_ptr()) })
+    }
+
+    pub fn steps(&self, variant: i32) -> i32 {
+        unsafe { PREFIX_step_count(self.handle, variant) }
+    }
+
+HOSTED     /// What a step has taken in the runs since `profile_start`.
+BARE     /// The name of a step, its flops and bytes. There is no clock: calls and nanoseconds are 0.
+    pub fn profile(&mut self, variant: i32, step: i32) -> Result<StepProfile, Error> {
+        let mut raw = RawProfile { name: core::ptr::null(), calls: 0, nanoseconds: 0, flops: 0.0, bytes: 0.0 };
+        check(unsafe { PREFIX_profile_read(self.handle, variant, step, &mut raw) })?;
+        let RawProfile { calls, nanoseconds, flops, bytes, .. } = raw;
+        Ok(StepProfile { name: text(raw.name), calls, nanoseconds, flops, bytes })
     }
 
     /// Makes what the model keeps between runs zeros again.
     pub fn reset(&mut self) -> Result<(), Error> {
-        match unsafe { PREFIX_reset(self.handle) } {
-            0 => Ok(()),
-            status => Err(error(status)),
-        }
+        check(unsafe { PREFIX_reset(self.handle) })
     }
+
+    /// From now on the model draws the random numbers of one that was just opened with this seed.
+    pub fn seed(&mut self, seed: u64) -> Result<(), Error> {
+        check(unsafe { PREFIX_seed(self.handle, seed) })
+    }
+}
+
+fn elements(shape: &[i64]) -> usize {
+    shape.iter().map(|&extent| extent as usize).product()
+}
+
+fn refuse_unless(fits: bool, kind: &str, tensor: Tensor, bytes: usize) -> Result<(), Error> {
+    if fits {
+        return Ok(());
+    }
+    Err(Error::refused(format_args!(
+        "a buffer of {bytes} bytes was given for {kind} '{}' of {} bytes in the shape {:?}",
+        tensor.name, tensor.bytes, tensor.shape
+    )))
+}
+
+fn text(words: *const c_char) -> &'static str {
+    unsafe { CStr::from_ptr(words) }.to_str().unwrap_or("")
 }
 
 fn tensor(raw: *const RawTensor) -> Tensor {
     let raw = unsafe { raw.as_ref() }.expect("there is no such tensor");
     let shape = if raw.rank == 0 { &[][..] } else { unsafe { core::slice::from_raw_parts(raw.shape, raw.rank as usize) } };
-    let name = unsafe { CStr::from_ptr(raw.name) }.to_str().unwrap_or("");
-    Tensor { name, dtype: raw.dtype, shape, bytes: raw.bytes }
+    Tensor { name: text(raw.name), dtype: raw.dtype, shape, bytes: raw.bytes }
 }

@@ -19,6 +19,10 @@ void mc_run_shared(const modelc_handle *handle, const mc_step *step, const mc_fr
     step->run(frame, handle->scratch, 0, mc_extent_in(step, frame));
 }
 
+modelc_status mc_ask(modelc_handle *handle) {
+    return handle->poller(handle->polled) ? mc_fail(MODELC_INTERRUPTED, "the run was interrupted") : MODELC_OK;
+}
+
 static uint64_t own_bytes(void) { return (sizeof(modelc_handle) + LINE - 1) / LINE * LINE; }
 
 static uint64_t scratch_bytes(void) { return (mc_the_model.scratch_bytes + LINE - 1) / LINE * LINE; }

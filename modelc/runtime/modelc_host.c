@@ -1,13 +1,8 @@
 /* Where there is a system: handles are opened and closed, take turns by a lock, and run steps on threads of their own. */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "modelc_runtime.h"
 
@@ -17,7 +12,7 @@ struct mc_host {
     pthread_mutex_t lock; /* one run at a time; also guards the counters */
     mc_pool *pool;
     uint8_t *memory; /* all of the handle's but the threads' workspaces */
-    const uint8_t *mapped; /* params.bin */
+    mc_params params;
 };
 
 static _Thread_local char message[MC_MESSAGE_BYTES];
@@ -35,37 +30,7 @@ void mc_run_shared(const modelc_handle *handle, const mc_step *step, const mc_fr
     mc_pool_run(handle->host->pool, step, frame);
 }
 
-/* Mapped read-only, so all handles and processes share the pages. */
-static modelc_status map_params(modelc_handle *handle, const char *folder, int check) {
-    int fd;
-    uint64_t bytes, expected = mc_the_model.params_bytes;
-    uint8_t digest[32];
-    modelc_status status = mc_open_file(folder, "params.bin", &fd, &bytes);
-    if (status) return status;
-    if (bytes != expected) {
-        close(fd);
-        return mc_fail(MODELC_DAMAGED, "%s/params.bin has %llu bytes instead of %llu: copy the whole package again", folder,
-                    (unsigned long long)bytes, (unsigned long long)expected);
-    }
-    if (bytes) {
-        void *memory = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-        int error = errno;
-        close(fd);
-        if (memory == MAP_FAILED) return mc_fail(MODELC_NO_MEMORY, "cannot map %s/params.bin: %s", folder, strerror(error));
-        handle->params = handle->host->mapped = memory;
-    } else {
-        close(fd);
-    }
-    if (check) {
-        mc_sha256(handle->params, (size_t)bytes, digest);
-        if (memcmp(digest, mc_the_model.params_sha256, sizeof digest))
-            return mc_fail(MODELC_DAMAGED, "%s/params.bin is damaged: its checksum differs from the one in the library; copy "
-                        "the whole package again", folder);
-    }
-    return MODELC_OK;
-}
-
-static modelc_status reserve(modelc_handle *handle) {
+static modelc_status reserve(modelc_handle *handle, const modelc_options *options) {
     uint64_t bytes = mc_place(handle, NULL, 1);
     /* More than half of a 32-bit address space cannot be had, and would not fit size_t. */
     if (bytes <= SIZE_MAX / 2) handle->host->memory = mc_map_zeroed((size_t)bytes);
@@ -73,9 +38,9 @@ static modelc_status reserve(modelc_handle *handle) {
         return mc_fail(MODELC_NO_MEMORY, "cannot reserve %llu bytes for the arena, states and tables",
                     (unsigned long long)bytes);
     mc_place(handle, handle->host->memory, 1);
-    handle->host->pool = mc_pool_open(handle->threads, (size_t)mc_the_model.scratch_bytes, mc_the_model.flush_denormals);
+    handle->host->pool = mc_pool_open(options, (size_t)mc_the_model.scratch_bytes, mc_the_model.flush_denormals);
     if (!handle->host->pool)
-        return mc_fail(MODELC_NO_MEMORY, "cannot start %d threads with %llu bytes of workspace each", (int)handle->threads,
+        return mc_fail(MODELC_NO_MEMORY, "cannot start %d threads with %llu bytes of workspace each", (int)options->threads,
                     (unsigned long long)mc_the_model.scratch_bytes);
     return MODELC_OK;
 }
@@ -95,38 +60,72 @@ static modelc_status read_options(const modelc_options *given, modelc_options *c
     return MODELC_OK;
 }
 
-void modelc_close(modelc_handle *handle);
-
-modelc_status modelc_open(const char *path, const modelc_options *options, modelc_handle **handle) {
-    modelc_options chosen;
+/* What is asked before there are parameters; the threads that are chosen are a number of them. */
+static modelc_status begin(const modelc_options *given, modelc_options *chosen, modelc_handle **handle) {
     modelc_status status;
     if (!handle) return mc_fail(MODELC_BAD_ARGUMENT, "open wants a place for the handle, not NULL");
     *handle = NULL;
-    if (!path && !mc_the_model.params) return mc_fail(MODELC_BAD_ARGUMENT, "open wants the package's folder, not NULL");
-    if ((status = read_options(options, &chosen))) return status;
-    if (chosen.threads < 0 || chosen.threads > MOST_THREADS)
+    if ((status = read_options(given, chosen))) return status;
+    if (chosen->threads < 0 || chosen->threads > MOST_THREADS)
         return mc_fail(MODELC_BAD_ARGUMENT, "%d threads were asked for; 1 to %d can be had, or 0 for the default",
-                    (int)chosen.threads, (int)MOST_THREADS);
-    if ((!mc_the_model.params && (status = mc_check_manifest(path))) || (status = mc_check_cpu())) return status;
-    modelc_handle *made = calloc(1, sizeof *made);
-    struct mc_host *host = calloc(1, sizeof *host);
-    if (!made || !host) {
+                    (int)chosen->threads, (int)MOST_THREADS);
+    if (!chosen->threads) chosen->threads = mc_cpu_limit();
+    if (chosen->threads > MOST_THREADS) chosen->threads = MOST_THREADS;
+    return MODELC_OK;
+}
+
+void modelc_close(modelc_handle *handle);
+
+/* A handle on parameters, which it unmaps in the end; `status` says whether they could be had. */
+static modelc_status finish(modelc_status status, mc_params params, const modelc_options *chosen, const char *folder,
+                            modelc_handle **handle) {
+    if (!status && chosen->check && !mc_the_model.params) status = mc_check_params(params.data, folder);
+    modelc_handle *made = status ? NULL : calloc(1, sizeof *made);
+    struct mc_host *host = made ? calloc(1, sizeof *host) : NULL;
+    if (!host) {
         free(made);
-        free(host);
-        return mc_fail(MODELC_NO_MEMORY, "out of memory");
+        mc_unmap_params(params);
+        return status ? status : mc_fail(MODELC_NO_MEMORY, "out of memory");
     }
     made->host = host;
     pthread_mutex_init(&host->lock, NULL);
-    made->random[0] = chosen.seed;
-    made->params = mc_the_model.params;
-    made->threads = chosen.threads ? chosen.threads : mc_cpu_limit();
-    if (made->threads > MOST_THREADS) made->threads = MOST_THREADS;
-    if ((!made->params && (status = map_params(made, path, chosen.check))) || (status = reserve(made))) {
-        modelc_close(made);
-        return status;
-    }
-    *handle = made;
-    return MODELC_OK;
+    host->params = params;
+    made->params = params.data;
+    made->random[0] = chosen->seed;
+    made->threads = chosen->threads;
+    if ((status = reserve(made, chosen))) modelc_close(made);
+    else *handle = made;
+    return status;
+}
+
+modelc_status modelc_open(const char *path, const modelc_options *options, modelc_handle **handle) {
+    modelc_options chosen;
+    mc_params params = {.data = mc_the_model.params};
+    modelc_status status = begin(options, &chosen, handle);
+    if (!status && !path && !params.data)
+        status = mc_fail(MODELC_BAD_ARGUMENT, "open wants the package's folder, not NULL");
+    if (status || (!params.data && (status = mc_check_manifest(path))) || (status = mc_check_cpu())) return status;
+    if (!params.data) status = mc_params_of_folder(path, &params);
+    return finish(status, params, &chosen, path, handle);
+}
+
+modelc_status modelc_open_memory(const void *memory, size_t bytes, const modelc_options *options, modelc_handle **handle) {
+    modelc_options chosen;
+    mc_params params = {0};
+    modelc_status status = begin(options, &chosen, handle);
+    if (status || (status = mc_check_cpu())) return status;
+    status = mc_params_of_memory(memory, bytes, &params);
+    return finish(status, params, &chosen, NULL, handle);
+}
+
+modelc_status modelc_open_fd(int32_t fd, uint64_t offset, uint64_t bytes, const modelc_options *options,
+                             modelc_handle **handle) {
+    modelc_options chosen;
+    mc_params params = {0};
+    modelc_status status = begin(options, &chosen, handle);
+    if (status || (status = mc_check_cpu())) return status;
+    status = mc_params_of_file(fd, offset, bytes, &params);
+    return finish(status, params, &chosen, NULL, handle);
 }
 
 void modelc_close(modelc_handle *handle) {
@@ -137,16 +136,7 @@ void modelc_close(modelc_handle *handle) {
     pthread_mutex_unlock(&host->lock);
     pthread_mutex_destroy(&host->lock);
     if (host->memory) mc_unmap(host->memory, (size_t)mc_place(handle, NULL, 1));
-    if (host->mapped) munmap((void *)(uintptr_t)host->mapped, (size_t)mc_the_model.params_bytes);
+    mc_unmap_params(host->params);
     free(host);
     free(handle);
-}
-
-modelc_status modelc_poll(modelc_handle *handle, modelc_poller poller, void *context) {
-    if (!handle) return mc_fail(MODELC_BAD_ARGUMENT, "the handle is NULL");
-    mc_lock(handle);
-    handle->poller = poller;
-    handle->polled = context;
-    mc_unlock(handle);
-    return MODELC_OK;
 }

@@ -29,6 +29,7 @@ typedef struct mc_worker {
     pthread_t thread;
     mc_pool *pool;
     uint8_t *scratch;
+    atomic_int is_taken; /* by a task of the job, where threads are the application's */
 } mc_worker;
 
 struct mc_pool {
@@ -48,6 +49,8 @@ struct mc_pool {
     int32_t started; /* workers that run */
     int alone;       /* the caller runs steps without workers */
     int flush_denormals;
+    modelc_parallel_for parallel_for; /* NULL: workers are the pool's own threads */
+    void *context;
     uint64_t spin;
     pid_t owner;
     uint8_t *scratch; /* of all threads; the caller's comes first */
@@ -172,6 +175,24 @@ static void wake_workers(mc_pool *pool) {
     pthread_mutex_unlock(&pool->lock);
 }
 
+/* A share of the job on a thread of the application's, which keeps its own way to compute with floats. Whoever comes with an
+ * index that there is not, or that another has come with, has nothing to do. */
+static void run_task(void *arguments, int32_t index) {
+    mc_pool *pool = arguments;
+    if (index < 0 || index >= pool->threads || atomic_exchange(&pool->workers[index].is_taken, 1)) return;
+    const uint64_t saved = mc_float_enter(pool->flush_denormals);
+    work(pool, &pool->workers[index]);
+    mc_float_leave(saved);
+}
+
+static void share_out(mc_pool *pool, uint32_t chunks) {
+    const int32_t tasks = chunks < (uint32_t)pool->threads ? (int32_t)chunks : pool->threads;
+    for (int32_t i = 0; i < pool->threads; i++) atomic_store(&pool->workers[i].is_taken, i >= tasks);
+    atomic_store(&pool->unclaimed, chunks);
+    pool->parallel_for(pool->context, run_task, pool, tasks);
+    for (int32_t i = 0; i < tasks; i++) run_task(pool, i); /* what the application has left out */
+}
+
 void mc_pool_enter(mc_pool *pool) { pool->alone = pool->threads == 1 || is_forked(pool); }
 
 void mc_pool_run(mc_pool *pool, const mc_step *step, const mc_frame *frame) {
@@ -188,10 +209,14 @@ void mc_pool_run(mc_pool *pool, const mc_step *step, const mc_frame *frame) {
     for (int32_t i = 0; i < pool->threads; i++)
         atomic_store_explicit(&pool->workers[i].next, share_of(pool, i), memory_order_relaxed);
     atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
-    /* Sequentially consistent, as is a worker's "sleepers + 1, then look": one of the two sees the other. */
-    atomic_store(&pool->unclaimed, chunks);
-    if (atomic_load(&pool->sleepers)) wake_workers(pool);
-    work(pool, pool->workers);
+    if (pool->parallel_for) {
+        share_out(pool, chunks);
+    } else {
+        /* Sequentially consistent, as is a worker's "sleepers + 1, then look": one of the two sees the other. */
+        atomic_store(&pool->unclaimed, chunks);
+        if (atomic_load(&pool->sleepers)) wake_workers(pool);
+        work(pool, pool->workers);
+    }
     if (spin_until(&pool->done, chunks, 0, pool->spin)) return;
     pthread_mutex_lock(&pool->lock);
     atomic_store(&pool->caller_sleeps, 1);
@@ -208,15 +233,14 @@ static int start_workers(mc_pool *pool) {
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (; pool->started < pool->threads - 1; pool->started++) {
         mc_worker *worker = &pool->workers[pool->started + 1];
-        worker->pool = pool;
-        worker->scratch = pool->scratch + (size_t)(pool->started + 1) * pool->scratch_stride;
         if (pthread_create(&worker->thread, NULL, worker_main, worker)) break;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return pool->started == pool->threads - 1;
 }
 
-mc_pool *mc_pool_open(int32_t threads, size_t scratch_bytes, int flush_denormals) {
+mc_pool *mc_pool_open(const modelc_options *options, size_t scratch_bytes, int flush_denormals) {
+    const int32_t threads = options->threads;
     void *memory;
     size_t bytes = sizeof(mc_pool) + (size_t)threads * sizeof(mc_worker);
     if (posix_memalign(&memory, 64, bytes)) return NULL;
@@ -226,13 +250,19 @@ mc_pool *mc_pool_open(int32_t threads, size_t scratch_bytes, int flush_denormals
     pool->flush_denormals = flush_denormals;
     pool->spin = threads <= mc_cpu_affinity() ? SPIN_NANOSECONDS : 0;
     pool->owner = getpid();
+    pool->parallel_for = options->parallel_for;
+    pool->context = options->context;
     pool->scratch_stride = (scratch_bytes + 4095) / 4096 * 4096;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->finished, NULL);
     if (pool->scratch_stride <= SIZE_MAX / 2 / (size_t)threads) /* else it does not fit an address space of 32 bits */
-        pool->scratch = pool->workers[0].scratch = mc_map_zeroed((size_t)threads * pool->scratch_stride);
-    if (pool->scratch && start_workers(pool)) return pool;
+        pool->scratch = mc_map_zeroed((size_t)threads * pool->scratch_stride);
+    for (int32_t i = 0; i < threads && pool->scratch; i++) {
+        pool->workers[i].pool = pool;
+        pool->workers[i].scratch = pool->scratch + (size_t)i * pool->scratch_stride;
+    }
+    if (pool->scratch && (pool->parallel_for || start_workers(pool))) return pool;
     mc_pool_close(pool);
     return NULL;
 }

@@ -216,7 +216,9 @@ struct modelc_handle {
     atomic_int stopped; /* runs are to end */
     modelc_poller poller;
     void *polled;   /* the poller's context */
-    uint64_t asked; /* when a run asked it last, or began to look at the clock; 0: not yet */
+    uint64_t began; /* when a run looked at the clock first; 0: not yet */
+    uint64_t asked; /* when it asked the poller last */
+    uint64_t limit; /* nanoseconds that a run may last; 0: any number */
 };
 
 /* modelc_memory.c: all that a handle has but parameters and workspaces, in `memory`, which is zeros; NULL: the bytes that it
@@ -233,6 +235,7 @@ char *mc_message(void); /* what last_error says */
 void mc_lock(modelc_handle *handle);
 void mc_unlock(modelc_handle *handle);
 void mc_run_shared(const modelc_handle *handle, const mc_step *step, const mc_frame *frame);
+modelc_status mc_ask(modelc_handle *handle); /* the poller, or the clock, whether the run may go on */
 
 /* modelc_text.c: printf for sentences. mc_append gives the length of the text, which had `used` characters. mc_fail sets what
  * last_error says from now on, and gives the status back. */
@@ -242,7 +245,7 @@ __attribute__((format(printf, 2, 3))) modelc_status mc_fail(modelc_status status
 
 /* modelc_pool.c: fork and join over the iterations of one step. */
 typedef struct mc_pool mc_pool;
-mc_pool *mc_pool_open(int32_t threads, size_t scratch_bytes, int flush_denormals);
+mc_pool *mc_pool_open(const modelc_options *options, size_t scratch_bytes, int flush_denormals);
 void mc_pool_close(mc_pool *pool);
 void mc_pool_enter(mc_pool *pool); /* before a process runs steps: it may have been forked since */
 void mc_pool_run(mc_pool *pool, const mc_step *step, const mc_frame *frame);
@@ -253,6 +256,18 @@ void mc_unmap(void *memory, size_t bytes);
 /* modelc_files.c: a file of the package; whether its manifest is the library's. */
 modelc_status mc_open_file(const char *folder, const char *name, int *fd, uint64_t *bytes);
 modelc_status mc_check_manifest(const char *folder);
+
+/* modelc_params.c: parameters that are not in the library, and what is unmapped in the end. */
+typedef struct mc_params {
+    const uint8_t *data;
+    void *mapped; /* NULL: nothing is */
+    size_t mapped_bytes;
+} mc_params;
+modelc_status mc_params_of_folder(const char *folder, mc_params *params);
+modelc_status mc_params_of_file(int fd, uint64_t offset, uint64_t bytes, mc_params *params);
+modelc_status mc_params_of_memory(const void *memory, size_t bytes, mc_params *params);
+modelc_status mc_check_params(const uint8_t *data, const char *folder); /* NULL: they lie in none */
+void mc_unmap_params(mc_params params);
 
 /* modelc_check.c: whether this machine has the CPU features that the kernels use. */
 modelc_status mc_check_cpu(void);

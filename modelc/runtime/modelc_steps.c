@@ -4,8 +4,6 @@
 
 #include "modelc_runtime.h"
 
-static const uint64_t POLL_NANOSECONDS = 100000000;
-
 /* ---- asking ---- */
 
 const mc_variant *mc_variant_of(const modelc_handle *handle, int32_t variant) {
@@ -79,12 +77,7 @@ static void watch_step(modelc_handle *handle, const mc_variant *v, int32_t step,
 /* Whether the run is to end here: asked before every step and every iteration. */
 static modelc_status ended(modelc_handle *handle) {
     if (atomic_load_explicit(&handle->stopped, memory_order_relaxed)) return mc_fail(MODELC_STOPPED, "the run was stopped");
-    if (!handle->poller) return MODELC_OK;
-    const uint64_t now = mc_now();
-    if (!handle->asked) handle->asked = now;
-    if (now - handle->asked < POLL_NANOSECONDS) return MODELC_OK;
-    handle->asked = now;
-    return handle->poller(handle->polled) ? mc_fail(MODELC_INTERRUPTED, "the run was interrupted") : MODELC_OK;
+    return handle->poller || handle->limit ? mc_ask(handle) : MODELC_OK;
 }
 
 /* Data that leads outside is found on the calling thread, before any kernel has touched memory by it. */
@@ -232,7 +225,7 @@ modelc_status modelc_run_shaped(modelc_handle *handle, int32_t variant, const in
     status = MODELC_OK;
     mc_frame frame = {.params = handle->params, .inputs = inputs, .outputs = outputs};
     mc_lock(handle);
-    handle->asked = 0;
+    handle->began = 0;
     frame.arena = handle->arena;
     frame.random = handle->random;
     uint64_t saved = mc_float_enter(mc_the_model.flush_denormals);
@@ -308,7 +301,39 @@ void modelc_stop(modelc_handle *handle, int32_t stopped) {
     if (handle) atomic_store(&handle->stopped, stopped != 0);
 }
 
-/* ---- watching ---- */
+modelc_status modelc_poll(modelc_handle *handle, modelc_poller poller, void *context) {
+    if (!handle) return mc_fail(MODELC_BAD_ARGUMENT, "the handle is NULL");
+    mc_lock(handle);
+    handle->poller = poller;
+    handle->polled = context;
+    mc_unlock(handle);
+    return MODELC_OK;
+}
+
+modelc_status modelc_seed(modelc_handle *handle, uint64_t seed) {
+    if (!handle) return mc_fail(MODELC_BAD_ARGUMENT, "the handle is NULL");
+    mc_lock(handle);
+    handle->random[0] = seed;
+    handle->random[1] = 0;
+    mc_unlock(handle);
+    return MODELC_OK;
+}
+
+/* ---- watching, and what steps are ---- */
+
+modelc_status modelc_profile_read(modelc_handle *handle, int32_t variant, int32_t step, modelc_step_profile *profile) {
+    const mc_variant *v = mc_variant_of(handle, variant);
+    if (!v) return mc_no_such_variant(handle, variant);
+    if (step < 0 || step >= v->step_count || !profile)
+        return mc_fail(MODELC_BAD_ARGUMENT, "step %d was asked for, into %s; variant %d has %d", (int)step,
+                    profile ? "a place" : "NULL", (int)variant, (int)v->step_count);
+    mc_lock(handle);
+    const mc_counter counter = handle->counters ? handle->counters[variant][step] : (mc_counter){0};
+    mc_unlock(handle);
+    const mc_step *s = &v->steps[step];
+    *profile = (modelc_step_profile){s->name, counter.calls, counter.nanoseconds, s->flops, s->bytes};
+    return MODELC_OK;
+}
 
 modelc_status modelc_watch(modelc_handle *handle, modelc_watcher watcher, void *context) {
     if (!handle) return mc_fail(MODELC_BAD_ARGUMENT, "the handle is NULL");

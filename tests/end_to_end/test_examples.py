@@ -90,14 +90,37 @@ def test_rust(tmp_path: Path) -> None:
     classified([str(CARGO), "run", "-q", "--offline", "--", "net.modelc", "input.bin"], tmp_path, env=env)
 
 
+BARE = r"""
+fn main() {
+    let mut room = vec![0u8; net::memory_size() + 64];
+    let start = room.as_ptr().align_offset(64);
+    assert_eq!(net::Model::init(&mut room[..64]).unwrap_err().status, 1);
+    let mut model = net::Model::init(&mut room[start..]).unwrap();
+    let x = std::fs::read(std::env::args().nth(1).unwrap()).unwrap();
+    let mut y = vec![0f32; model.output(0, 0).bytes / 4];
+    let shape = model.input(0, 0).shape;
+    let variant = model.run_shaped([shape], [&x], [net::bytes_of_mut(&mut y)]).unwrap();
+    assert_eq!(model.output_shape(variant, 0).unwrap().iter().product::<i64>(), y.len() as i64);
+    assert_eq!(model.profile(variant, 0).unwrap().calls, 0); // there is no clock
+    assert!(model.metadata().starts_with('{'));
+    let best = (0..y.len()).max_by(|&a, &b| y[a].total_cmp(&y[b])).unwrap();
+    println!("{best} {:.6}", y[best]);
+}
+"""
+
+
 @pytest.mark.skipif(not CARGO, reason="Rust is not installed")
 def test_rust_without_a_system(tmp_path: Path) -> None:
     path = net(tmp_path, emit=("rust",), freestanding=True)
     assert read_package(path, check=True).manifest.linked.emit == ("a", "rust")
     rustc = str(Path(str(CARGO)).with_name("rustc"))
     env = {**os.environ, "PATH": f"{Path(str(CARGO)).parent}{os.pathsep}{os.environ['PATH']}"}
-    command = [rustc, "-Dwarnings", "--edition=2021", "--crate-type=rlib", "net.modelc/net.rs"]
-    subprocess.run(command, cwd=tmp_path, check=True, env=env)
+    command = [rustc, "-Dwarnings", "--edition=2021"]
+    subprocess.run([*command, "--crate-type=rlib", "net.modelc/net.rs"], cwd=tmp_path, check=True, env=env)
+    (tmp_path / "classify.rs").write_text(BARE)
+    libraries = ["--extern", "net=libnet.rlib", "-L", "net.modelc", "-l", "static=net", "-l", "m"]
+    subprocess.run([*command, "classify.rs", *libraries], cwd=tmp_path, check=True, env=env)
+    classified(["./classify", "input.bin"], tmp_path)
     assert "#![no_std]" in (path / "net.rs").read_text() and "fn init" in (path / "net.rs").read_text()
 
 

@@ -178,7 +178,8 @@ def test_free_standing_code_calls_no_system(tmp_path: Path, triple: str) -> None
     form = Form.of("net", "bare", ("a", "o"), freestanding=True)
     package = write_package(spec_of(triple, form=form), tmp_path / "p").path
     assert sorted(p.name for p in package.iterdir()) == [
-        *("bare.h", "bare.hpp", "bare.o", "choices.json", "example.c", "libbare.a", "manifest.json")
+        *("bare.h", "bare.hpp", "bare.o", "bare.pc", "bareConfig.cmake", "choices.json", "example.c", "libbare.a"),
+        "manifest.json",
     ]
     linked = read_package(package, check=True).manifest.linked
     assert {name for name in linked.calls if not name.startswith("__aeabi")} == {"expf", "memcpy", "memset", "sqrtf"}

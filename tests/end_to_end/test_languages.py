@@ -96,10 +96,10 @@ int main(int, char **argv) {
         std::vector<float> x(40 * 64, 1.0f), y(40 * 64);
         std::vector<unsigned char> mask{1, 0, 1, 1, 0};
         std::int64_t total = 0;
-        model.run({modelc::bytes_of(x), modelc::bytes_of(mask)}, {modelc::bytes_of(y), modelc::bytes_of(&total, 1)});
+        model.run({x, mask}, {y, {&total, 1}});
         face::model moved = std::move(model);
         std::printf("%d %s %d %zu\n", (int)total, moved.input(0)->name, moved.threads(), moved.output(0)->bytes);
-        moved.run({modelc::bytes_of(mask), modelc::bytes_of(x)}, {modelc::bytes_of(y), modelc::bytes_of(&total, 1)});
+        moved.run({mask, x}, {y, {&total, 1}});
     } catch (const modelc::error &e) {
         std::printf("%d %s\n", (int)e.status, e.what());
     }
@@ -138,10 +138,28 @@ int main() {
     std::int64_t total = 0;
     try {
         bare::model own, given(memory);
-        own.run({modelc::bytes_of(x), modelc::bytes_of(mask)}, {modelc::bytes_of(y), modelc::bytes_of(&total, 1)});
+        own.run({x, mask}, {y, {&total, 1}});
         own = std::move(given);
-        own.run({modelc::bytes_of(x), modelc::bytes_of(mask)}, {modelc::bytes_of(z), modelc::bytes_of(&total, 1)});
+        own.run({x, mask}, {z, {&total, 1}});
         std::printf("%d %d\n", (int)total, y == z);
+        x.resize(7 * 64);
+        int variant = own.run_shaped({{7, 64}, {5}}, {x, mask}, {y, {&total, 1}});
+        std::printf("%d %d\n", variant, (int)own.output_shape(0, variant)[0]);
+        auto steps = own.profile();
+        std::printf("%d %s %g %d\n", (int)steps.size(), steps[0].name, steps[0].bytes, (int)steps[0].calls);
+        own.seed(7);
+        int left = 2; // questions, before the steps of a run
+        own.poll([&left] { return !left--; });
+        try {
+            own.run({x, mask}, {y, {&total, 1}}, variant);
+        } catch (const modelc::error &e) {
+            std::printf("%d %s\n", (int)e.status, e.what());
+        }
+        try {
+            own.time_limit(std::chrono::seconds(1));
+        } catch (const modelc::error &e) {
+            std::printf("%d %s\n", (int)e.status, e.what());
+        }
         bare::model crooked(memory + 1);
     } catch (const modelc::error &e) {
         std::printf("%d %s\n", (int)e.status, e.what());
@@ -158,7 +176,12 @@ def test_cpp_has_free_standing_models_in_memory_of_their_own_or_the_programs(tmp
     flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-I", str(path)]
     subprocess.run(["c++", *flags, "app.cpp", str(path / "libbare.a"), "-lm", "-o", "app"], cwd=tmp_path, check=True)
     done = subprocess.run([tmp_path / "app"], capture_output=True, text=True, check=True)
-    first, second = done.stdout.splitlines()
-    assert first == "3 1"
-    assert second == "1 init wants memory that is aligned to 64 bytes, not this"
+    assert done.stdout.splitlines() == [
+        "3 1",
+        "1 7",
+        "4 scale 20480 0",
+        "10 the run was interrupted",
+        "1 a free-standing model has no time_limit",
+        "1 init wants memory that is aligned to 64 bytes, not this",
+    ]
     assert find_toolchain(NATIVE_TRIPLE).command

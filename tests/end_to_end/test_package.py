@@ -46,6 +46,8 @@ def test_what_is_written_is_read(package: Path) -> None:
         "params.bin",
         "tiny.h",
         "tiny.hpp",
+        "tiny.pc",
+        "tinyConfig.cmake",
     ]
     spec, manifest = spec_of(), read_package(package, check=True).manifest
     assert (manifest.name, manifest.target, manifest.variants) == (spec.name, spec.target, spec.variants)

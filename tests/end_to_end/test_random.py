@@ -36,6 +36,11 @@ def test_a_seed_says_what_is_drawn_and_every_run_draws_anew(compiled: tuple[Path
     with modelc.load(compiled[1]) as a, modelc.load(compiled[1], threads=2) as b, modelc.load(compiled[1], seed=7) as c:
         first, same, other = a.run(FEED), b.run(FEED), c.run(FEED)
         second, again = a.run(FEED), b.run(FEED)
+        a.seed(7)
+        for name, array in a.run(FEED).items():
+            np.testing.assert_array_equal(array, other[name])
+        with pytest.raises(modelc.runtime.ModelError, match=r"seed is -1; expected a whole number"):
+            a.seed(-1)
     assert set(first) == {"wave", "phase", "eps", "hits", "dropped", "token", "mask"}
     for name in first:
         np.testing.assert_array_equal(first[name], same[name])

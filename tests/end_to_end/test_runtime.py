@@ -15,14 +15,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_package import KERNELS, NATIVE_TRIPLE, check_outputs, inputs_of, skip_without_tools, spec_of
+from runtime_driver import build_driver, skip_without_flag
+from tiny_package import NATIVE_TRIPLE, check_outputs, inputs_of, skip_without_tools, spec_of
 
 from modelc.ir.expr import DTYPES
-from modelc.package import SCHEMA_VERSION, Argument, Plan, Step, TensorInfo, find_toolchain, read_package, write_package
-from modelc.package.glue import plan_source
-from modelc.package.header import header_text
-from modelc.package.sources import HOSTED, RUNTIME
+from modelc.package import Argument, Plan, Step, TensorInfo, find_toolchain, read_package, write_package
+from modelc.package.sources import RUNTIME
 from modelc.runtime import ModelError, load
+
+DRIVER = Path(__file__).with_name("test_runtime_driver.c")
 
 
 def unaligned(array: np.ndarray, shift: int) -> np.ndarray:
@@ -345,7 +346,7 @@ def test_the_library_exports_the_interface_alone(package: Path) -> None:
     text = subprocess.run(["nm", "-D", "--defined-only", package / "libtiny.so"], capture_output=True, text=True).stdout
     header = (package / "tiny.h").read_text()
     exported = {line.split()[-1] for line in text.splitlines()}
-    assert len(exported) == 23 and all(f"{name}(" in header for name in exported)
+    assert len(exported) == 27 and all(f"{name}(" in header for name in exported)
 
 
 @pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")
@@ -396,35 +397,6 @@ def test_the_runtime_room_imports_no_compiler() -> None:
 # ---- memory, threads, time ----
 
 
-def build_driver(folder: Path, package: Path, *flags: str) -> Path:
-    """The test driver with the runtime's own sources and the fake kernels, all compiled with `flags`."""
-    manifest = read_package(package).manifest
-    plan = plan_source(spec_of(), manifest.build_id, SCHEMA_VERSION, manifest.files["params.bin"].sha256)
-    (folder / "model_plan.c").write_text(plan)
-    (folder / "tiny.h").write_text(header_text(spec_of().form))
-    (folder / "kernels.c").write_text(KERNELS)
-    sources = [str(RUNTIME / name) for name in HOSTED]
-    driver = str(Path(__file__).with_name("test_runtime_driver.c"))
-    warnings = ["-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror"]
-    options = [
-        "-std=c11",
-        "-O1",
-        "-g",
-        *warnings,
-        *flags,
-        "-I",
-        str(RUNTIME),
-        "-I",
-        str(folder),
-        "-pthread",
-        "-o",
-        "driver",
-    ]
-    toolchain = find_toolchain(NATIVE_TRIPLE)
-    toolchain.compile([*options, *sources, "model_plan.c", "kernels.c", driver, "-lm"], folder)
-    return folder / "driver"
-
-
 # Every other call is interrupted by a signal, and files are read in parts; with FAILS, they cannot be read at all.
 INTERRUPTED = r"""
 #define _GNU_SOURCE
@@ -459,7 +431,7 @@ ssize_t read(int fd, void *data, size_t bytes) {
 @pytest.mark.parametrize("fails", [False, True])
 def test_signals_interrupt_no_opening(package: Path, tmp_path: Path, fails: bool) -> None:
     (tmp_path / "interrupted.c").write_text(INTERRUPTED)
-    driver = build_driver(tmp_path, package, "interrupted.c", *["-DFAILS"] * fails)
+    driver = build_driver(DRIVER, tmp_path, package, "interrupted.c", *["-DFAILS"] * fails)
     done = subprocess.run([driver, package], capture_output=True, text=True, timeout=600)
     if fails:
         assert done.returncode == 1 and f"cannot read {package}/manifest.json: Input/output error" in done.stderr
@@ -469,13 +441,8 @@ def test_signals_interrupt_no_opening(package: Path, tmp_path: Path, fails: bool
 
 @pytest.mark.parametrize("flag", ["-fsanitize=address,undefined", "-fsanitize=thread", "-DCOUNT_ALLOCATIONS"])
 def test_the_runtime_under_sanitizers(package: Path, tmp_path: Path, flag: str) -> None:
-    (tmp_path / "probe.c").write_text("int main(void) { return 0; }\n")
-    command = [*find_toolchain(NATIVE_TRIPLE).command, flag, "probe.c", "-o", "probe"]
-    if subprocess.run(command, cwd=tmp_path, capture_output=True).returncode:
-        pytest.skip(f"this C compiler has no {flag}")
-    if subprocess.run([tmp_path / "probe"], capture_output=True).returncode:
-        pytest.skip(f"programs made with {flag} do not run here")
-    driver = build_driver(tmp_path, package, flag, "-fno-sanitize-recover=all")
+    skip_without_flag(tmp_path, flag)
+    driver = build_driver(DRIVER, tmp_path, package, flag, "-fno-sanitize-recover=all")
     environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}
     done = subprocess.run([driver, package], capture_output=True, text=True, timeout=600, env=environment)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr

@@ -65,6 +65,21 @@ def test_another_thread_ends_a_run(loop: Path) -> None:
     model.stop()
 
 
+def test_a_run_has_a_time_limit(loop: Path) -> None:
+    with load(loop) as model:
+        model.time_limit(1e-9)
+        for _ in range(2):
+            with pytest.raises(Stopped, match="the run lasted longer than its limit of 1 nanoseconds"):
+                model.run({"n": np.int64(FOREVER), "x": X})
+        model.time_limit(None)
+        check(model, 1)  # states are as they were
+        model.time_limit(1e9)
+        check(model, 2)
+        for wrong in (0, -1, float("nan"), float("inf")):
+            with pytest.raises(ModelError, match="expected seconds above 0"):
+                model.time_limit(wrong)
+
+
 INTERRUPTED = """
 import os, signal, sys, threading, time
 import numpy as np
@@ -151,6 +166,10 @@ int main(int argc, char **argv) {
     run(INT64_C(1) << 62);
     loop_poll(model, NULL, NULL);
     run(4);
+    loop_time_limit(model, 20000000);
+    run(INT64_C(1) << 62);
+    loop_time_limit(model, 0);
+    run(5);
     loop_stop(NULL, 1);
     printf("%d %d\\n", asked, (int)loop_poll(NULL, third_time, NULL));
     modelc_status status = loop_fit(model, no_shapes, &variant);
@@ -169,34 +188,40 @@ def test_a_program_in_c_ends_runs(loop: Path, tmp_path: Path) -> None:
     find_toolchain(NATIVE_TRIPLE).compile(["-I", str(loop), "main.c", *library, "-o", "main"], tmp_path)
     done = subprocess.run([tmp_path / "main", loop], capture_output=True, text=True, timeout=120)
     stopped, null = "9 the run was stopped", "1 the shape of input 1 ('x', of 1 extents) is NULL"
-    said = [stopped, "3", stopped, "10 the run was interrupted", "4", "3 1", null, null]
+    late = "11 the run lasted longer than its limit of 20000000 nanoseconds"
+    said = [stopped, "3", stopped, "10 the run was interrupted", "4", late, "5", "3 1", null, null]
     assert (done.returncode, done.stdout.split("\n")[:-1]) == (0, said)
 
 
 RUST = """
 use std::{ffi::CString, thread, time::Duration};
 
+fn run(model: &mut count::Model, n: i64) {
+    let (x, mut y, mut twice) = ([0f32; 4], [0f32; 4], [0f32; 1]);
+    let outputs = [count::bytes_of_mut(&mut y), count::bytes_of_mut(&mut twice)];
+    match model.run(0, [count::bytes_of(&[n]), count::bytes_of(&x)], outputs) {
+        Ok(()) => println!("{}", y[3]),
+        Err(error) => println!("{} {} {error}", error.status == count::STOPPED, error.status == count::LATE),
+    }
+}
+
 fn main() {
     let path = CString::new(std::env::args().nth(1).unwrap()).unwrap();
     let mut model = count::Model::open(Some(&path), 1).unwrap();
     let stopper = model.stopper();
-    let mut run = |n: i64| {
-        let (x, mut y, mut twice) = ([0f32; 4], [0f32; 4], [0f32; 1]);
-        let outputs = [count::bytes_of_mut(&mut y), count::bytes_of_mut(&mut twice)];
-        match model.run(0, [count::bytes_of(&[n]), count::bytes_of(&x)], outputs) {
-            Ok(()) => println!("{}", y[3]),
-            Err(error) => println!("{} {error}", error.status == count::STOPPED),
-        }
-    };
     let other = stopper.clone();
     let ending = thread::spawn(move || {
         thread::sleep(Duration::from_millis(100));
         other.stop(true)
     });
-    run(1 << 62);
+    run(&mut model, 1 << 62);
     ending.join().unwrap();
     stopper.stop(false);
-    run(3);
+    run(&mut model, 3);
+    model.time_limit(Some(Duration::from_millis(20))).unwrap();
+    run(&mut model, 1 << 62);
+    model.time_limit(None).unwrap();
+    run(&mut model, 4);
     drop(model);
     stopper.stop(true); // what it was of is open until now
 }
@@ -215,16 +240,18 @@ def test_a_program_in_rust_ends_runs(loop: Path, tmp_path: Path) -> None:
     command = [str(CARGO), "run", "-q", "--offline", "--", "count.modelc"]
     env = {**os.environ, "PATH": path, "RUSTFLAGS": "-Dwarnings"}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=env)
-    assert (done.returncode, done.stdout) == (0, "true the run was stopped\n3\n"), done.stderr
+    late = "false true the run lasted longer than its limit of 20000000 nanoseconds"
+    said = f"true false the run was stopped\n3\n{late}\n4\n"
+    assert (done.returncode, done.stdout) == (0, said), done.stderr
 
 
 def test_a_package_without_a_system_can_be_stopped_too() -> None:
     names = exported_names(Form(prefix="net", freestanding=True, embed_params=True))
-    assert "net_stop" in names and "net_poll" not in names
+    assert {"net_stop", "net_poll"} <= {*names} and "net_time_limit" not in names
 
 
 def test_a_package_of_before_is_not_stopped(loop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with load(loop) as model:
         monkeypatch.setattr(model._library, "stop", None)
-        with pytest.raises(ModelError, match="was compiled by an earlier modelc"):
+        with pytest.raises(ModelError, match=r"compiled by an earlier modelc, and has no stop\(\)"):
             model.stop()
