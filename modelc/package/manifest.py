@@ -12,6 +12,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from modelc.errors import PackageError
+from modelc.ir.origin import Origin
 from modelc.package.form import Form
 from modelc.package.padding import Padding
 from modelc.package.schema import Mismatch, compiled
@@ -75,6 +76,7 @@ class Manifest:
     verification: Mapping[str, Any] | None = None
     constants: tuple[FixedInput, ...] = ()  # inputs of the model that have been fixed
     padding: Padding | None = None  # along which dimensions inputs may be shorter than a variant's
+    origin: Origin | None = None  # what the model says of itself
     bounds: Mapping[str, int] = field(default_factory=dict)  # the most that values of the model can be, as a user said
 
     def to_json(self) -> str:
@@ -91,7 +93,7 @@ class Manifest:
 
 _ABSENT = (
     *("stride", "loops", "control", "slots", "states", "sizes", "count", "condition", "go", "refusal"),
-    *("padding", "fills", "bounds", "on", "written"),
+    *("padding", "fills", "bounds", "on", "written", "origin"),
 )
 
 

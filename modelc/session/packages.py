@@ -1,0 +1,73 @@
+"""The package of an ONNX model for the shapes that it is run on: compiled once, then taken from the user's cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from modelc.cache.code import code_digest
+from modelc.cache.packages import package_of
+from modelc.compile.command import compile_request
+from modelc.compile.request import CompileRequest
+from modelc.database import code_version
+from modelc.errors import blaming
+from modelc.frontend.load.beside import files_beside
+from modelc.frontend.load.given import model_file
+from modelc.package.read import sha256_of
+from modelc.target import Target, load_target
+
+Shapes = Mapping[str, tuple[int, ...]]
+Constants = Mapping[str, NDArray[Any]]
+KEY_DIGITS = 32
+
+
+@dataclass(frozen=True)
+class SourceModel:
+    """An ONNX model as a session is given it: a file, or its bytes."""
+
+    given: Path | bytes
+
+    @cached_property
+    def digest(self) -> str:
+        """Of its bytes, and of the files in which its tensors lie. Raises ModelError."""
+        if isinstance(self.given, bytes):
+            return hashlib.sha256(self.given).hexdigest()
+        return " ".join(map(sha256_of, (self.given, *files_beside(self.given))))
+
+
+def package_for(model: SourceModel, shapes: Shapes, constants: Constants) -> Path:
+    """The package of `model` for inputs of these shapes on this machine, where `constants` are inputs of these values.
+    Compiles and verifies it, if that was not done before. Raises ModelcError where it cannot be compiled, or is wrong.
+    """
+    target = load_target("native")
+
+    def make(place: Path) -> None:
+        with model_file(_source(model)) as path, blaming(f"model {path}"):
+            compile_request(
+                CompileRequest(path, target, place, shapes=shapes, constants=constants)  # verified, as by default
+            )
+
+    return package_of(_key(model, shapes, constants, target), make)
+
+
+def _source(model: SourceModel) -> str | bytes:
+    return model.given if isinstance(model.given, bytes) else str(model.given)
+
+
+def _key(model: SourceModel, shapes: Shapes, constants: Constants, target: Target) -> str:
+    """The digest of all that decides the package."""
+    said = {
+        "model": model.digest,
+        "shapes": {name: list(shape) for name, shape in shapes.items()},
+        "constants": {name: [a.dtype.name, list(a.shape), a.tobytes().hex()] for name, a in constants.items()},
+        "target": target.key,
+        "modelc": [code_digest(), code_version(target)],
+    }
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:KEY_DIGITS]
