@@ -9,7 +9,7 @@ from typing import Any
 from modelc.runtime import refusals
 from modelc.runtime.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
 from modelc.runtime.providers import get_all_providers, get_available_providers, get_device
-from modelc.runtime.refusals import InvalidArgument
+from modelc.runtime.refusals import Unusable
 from modelc.runtime.values import IOBinding, ModelMetadata, NodeArg, OrtDevice, OrtValue
 
 VERSION = "1.20.0"  # of ONNX Runtime: the oldest that has all these members
@@ -24,9 +24,9 @@ def get_build_info() -> str:
 
 
 def set_default_logger_severity(severity: int) -> None:
-    """Sessions log nothing. Raises InvalidArgument, as ONNX Runtime refuses other numbers."""
+    """Sessions log nothing. Raises Unusable, as ONNX Runtime refuses other numbers."""
     if not 0 <= severity <= 4:
-        raise InvalidArgument(f"the severity is {severity}; expected 0 (verbose) to 4 (fatal)")
+        raise Unusable(f"the severity is {severity}; expected 0 (verbose) to 4 (fatal)")
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:

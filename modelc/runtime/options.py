@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any, ClassVar
 
 from modelc.runtime.providers import check_providers
-from modelc.runtime.refusals import Fail, NoEntry
+from modelc.runtime.refusals import Fail, Unusable
 
 
 class GraphOptimizationLevel(IntEnum):
@@ -50,7 +50,7 @@ class _Options:
     def _entry(self, key: str) -> str:
         entries: dict[str, str] = self.__dict__["_entries"]
         if key not in entries:
-            raise NoEntry(f"{type(self).__name__} has no configuration entry {key!r}")
+            raise Unusable(f"{type(self).__name__} has no configuration entry {key!r}")
         return entries[key]
 
 

@@ -17,12 +17,8 @@ class MissingInput(InvalidArgument, ValueError):
     """ONNX Runtime raises a ValueError for it."""
 
 
-class NoTensor(InvalidArgument, RuntimeError):
-    """What is no array. ONNX Runtime raises a RuntimeError for it."""
-
-
-class NoEntry(InvalidArgument, RuntimeError):
-    """A configuration entry that was never added."""
+class Unusable(InvalidArgument, RuntimeError):
+    """What is no array, an entry that was never added: ONNX Runtime raises a RuntimeError for it."""
 
 
 class NoModelType(InvalidArgument, TypeError):

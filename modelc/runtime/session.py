@@ -168,7 +168,7 @@ class InferenceSession:
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None
     ) -> list[Array]:
         """The outputs of these names, or all, in order. Inputs are NumPy's arrays, lists of numbers, OrtValues, or what
-        has __dlpack__. Raises MissingInput, NoTensor, InvalidArgument; Fail where the run was ended."""
+        has __dlpack__. Raises MissingInput, Unusable, InvalidArgument; Fail where the run was ended."""
         wanted = self._wanted(output_names)
         results = self._results(input_feed, None, run_options)
         return [results[name] for name in wanted]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.runtime.loader import bits_dtype, numpy_dtype
-from modelc.runtime.refusals import InvalidArgument, NoTensor
+from modelc.runtime.refusals import InvalidArgument, Unusable
 
 if TYPE_CHECKING:
     from modelc.runtime.session import InferenceSession
@@ -90,7 +90,7 @@ class OrtValue:
     def ortvalue_from_numpy(numpy_obj: Any, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
         check_device(device_type)
         if not isinstance(numpy_obj, np.ndarray) or numpy_obj.dtype.kind in "OSU":
-            raise NoTensor(f"an OrtValue is made of a NumPy array of numbers, and this is {_described(numpy_obj)}")
+            raise Unusable(f"an OrtValue is made of a NumPy array of numbers, and this is {_described(numpy_obj)}")
         return OrtValue(np.asarray(numpy_obj, order="C"))
 
     @staticmethod
@@ -170,7 +170,7 @@ def element_dtype(element_type: Any) -> np.dtype[Any]:
 
 def as_array(name: str, value: Any, dtype: str) -> Array:
     """What an input was given, as an array; lists and Python's numbers in the input's dtype. Without a copy where there
-    is an array, or another library's with DLPack's protocol. Raises NoTensor."""
+    is an array, or another library's with DLPack's protocol. Raises Unusable."""
     if isinstance(value, np.ndarray):
         return value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
     if isinstance(value, OrtValue):
@@ -179,7 +179,7 @@ def as_array(name: str, value: Any, dtype: str) -> Array:
         return _of_numbers(name, value, dtype)
     if hasattr(value, "__dlpack__"):
         return np.from_dlpack(value)
-    raise NoTensor(f"input '{name}' is {_described(value)}; expected an array of {dtype}, or a list of numbers")
+    raise Unusable(f"input '{name}' is {_described(value)}; expected an array of {dtype}, or a list of numbers")
 
 
 def _of_numbers(name: str, value: Any, dtype: str) -> Array:
@@ -194,7 +194,7 @@ def _of_numbers(name: str, value: Any, dtype: str) -> Array:
         or np.can_cast(array.dtype, wanted, "same_kind")
         or _fits(array, wanted)
     ):
-        raise NoTensor(
+        raise Unusable(
             f"input '{name}' is {str(value)[:80]}; expected numbers that {dtype} can represent, in equal rows"
         )
     return array.astype(wanted)
@@ -230,7 +230,7 @@ class IOBinding:
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
         if name not in self._dtypes:
-            raise NoTensor(f"there is no input {name!r} to bind; the model's inputs are {', '.join(self._dtypes)}")
+            raise Unusable(f"there is no input {name!r} to bind; the model's inputs are {', '.join(self._dtypes)}")
         self.inputs[name] = as_array(name, arr_on_cpu, self._dtypes[name])
 
     def bind_input(
