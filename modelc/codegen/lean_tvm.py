@@ -3,8 +3,8 @@
 `import tvm` takes four times as long as what kernels need of it: it imports Relax, and with that schedulers, tuners and
 operators; the hooks of accelerators; and it asks its library for Disco, which answers with a stack trace that it has
 none. In a process of modelc's own these are left out. Who needs them there imports tvm.relax. In any other process
-there may be others who use TVM, and all of it is imported, but for an extension that hands over PyTorch's tensors faster:
-where PyTorch is installed, TVM would compile it in C++ at every start.
+there may be others who use TVM, and all of it is imported, but for an extension that hands over PyTorch's tensors: where
+PyTorch is installed, TVM would compile it in C++ first.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ RELAX, DISCO = "tvm.relax", "tvm.runtime.disco"
 
 @contextmanager
 def _switched(name: str, value: str) -> Iterator[None]:
-    """While a variable of the environment has this value, unless the user gave it one."""
-    if name in os.environ:
-        yield
-        return
+    """While a variable of the environment has this value."""
+    before = os.environ.get(name)
     os.environ[name] = value
     try:
         yield
     finally:
         del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
 
 
 @contextmanager
