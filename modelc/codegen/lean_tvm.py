@@ -3,8 +3,8 @@
 `import tvm` takes four times as long as what kernels need of it: it imports Relax, and with that schedulers, tuners and
 operators; the hooks of accelerators; and it asks its library for Disco, which answers with a stack trace that it has
 none. In a process of modelc's own these are left out. Who needs them there imports tvm.relax. In any other process
-there may be others who use TVM, and all of it is imported, but for an extension that hands over PyTorch's tensors: where
-PyTorch is installed, TVM would compile it in C++ first.
+there may be others who use TVM, and all of it is imported, but for an extension that hands over PyTorch's tensors:
+where PyTorch is installed, TVM would compile it in C++ first.
 """
 
 from __future__ import annotations

@@ -61,30 +61,40 @@ class Compiled:
             (arrays[d.name].shape, arrays[d.name].tobytes() if d.name in steering else b"") for d in self.inputs
         )
         taken = {name: array for name, array in arrays.items() if name not in steering} if steering else arrays
-        model = self._open.get(key)
+        model = self._latest(key)
         return model or self._opened(key, {name: arrays[name] for name in steering}), taken
 
     def opened(self) -> Iterable[Model]:
-        return tuple(self._open.values())
+        with self._lock:
+            return tuple(self._open.values())
 
     def close(self) -> None:
         for model in self.opened():
             model.close()
         self._open.clear()
 
-    def _opened(self, key: Key, constants: Mapping[str, Array]) -> Model:
-        shapes = {d.name: shape for d, (shape, _) in zip(self.inputs, key, strict=True) if d.name not in constants}
+    def _latest(self, key: Key) -> Model | None:
+        """What is open for this key, which is now what was run last."""
         with self._lock:
             model = self._open.get(key)
+            if model is not None:
+                self._open.move_to_end(key)
+            return model
+
+    def _opened(self, key: Key, constants: Mapping[str, Array]) -> Model:
+        shapes = {d.name: shape for d, (shape, _) in zip(self.inputs, key, strict=True) if d.name not in constants}
+        with _compiling:  # while other threads run what is open
+            model = self._latest(key)
             if model is None:
-                model = self._open[key] = self._loaded(shapes, constants)
-                while len(self._open) > MOST_OPEN:  # it is closed when no thread runs it any more
-                    self._open.popitem(last=False)
-            self._open.move_to_end(key)
+                model = self._loaded(shapes, constants)
+                with self._lock:
+                    self._open[key] = model
+                    while len(self._open) > MOST_OPEN:  # it is closed when no thread runs it any more
+                        self._open.popitem(last=False)
             return model
 
     def _loaded(self, shapes: Mapping[str, tuple[int, ...]], constants: Mapping[str, Array]) -> Model:
-        with _compiling, _refusing(Fail):
+        with _refusing(Fail):
             place = package_for(self._model, shapes, constants)
             try:
                 return load(place, threads=self._threads)

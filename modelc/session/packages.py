@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from modelc.cache.code import code_digest
 from modelc.cache.packages import package_of
-from modelc.compile.command import compile_request
 from modelc.compile.request import CompileRequest
 from modelc.database import code_version
 from modelc.errors import blaming
@@ -49,6 +48,8 @@ def package_for(model: SourceModel, shapes: Shapes, constants: Constants) -> Pat
     target = load_target("native")
 
     def make(place: Path) -> None:
+        from modelc.compile.command import compile_request  # which takes a second to import, and only this needs
+
         with model_file(_source(model)) as path, blaming(f"model {path}"):
             compile_request(
                 CompileRequest(path, target, place, shapes=shapes, constants=constants)  # verified, as by default

@@ -17,20 +17,20 @@ from repository import ROOT
 import modelc.session as ours
 from modelc.cache import packages
 from modelc.cli import main
-from modelc.session import packages as session_packages
+from modelc.compile import command
 
 
 @pytest.fixture
 def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What is compiled from now on, into an empty cache: the shapes of each."""
     monkeypatch.setenv("MODELC_CACHE", str(tmp_path / "cache"))
-    shapes, compile_request = [], session_packages.compile_request
+    shapes, compile_request = [], command.compile_request
 
     def counted(request: Any) -> Any:
         shapes.append(request.shapes)
         return compile_request(request)
 
-    monkeypatch.setattr(session_packages, "compile_request", counted)
+    monkeypatch.setattr(command, "compile_request", counted)
     return shapes
 
 
@@ -122,9 +122,9 @@ import sys
 sys.path.insert(0, ROOT)
 import numpy as np
 import modelc.session as ort
-from modelc.session import packages
-compiled, original = [], packages.compile_request
-packages.compile_request = lambda request: (compiled.append(request), original(request))
+from modelc.compile import command
+compiled, original = [], command.compile_request
+command.compile_request = lambda request: (compiled.append(request), original(request))
 session = ort.InferenceSession("m.onnx")
 print("ready", flush=True)
 sys.stdin.readline()

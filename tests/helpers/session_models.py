@@ -23,7 +23,7 @@ def described() -> bytes:
         helper.make_node("Cast", ["flag"], ["z"], to=TensorProto.FLOAT),
         helper.make_node("Neg", ["u"], ["v"]),
     ]
-    inputs = [info("x", ["batch", 3]), info("flag", [], TensorProto.INT64), info("u", [None, 2]), info("w", [3])]
+    inputs = [info("x", ["batch", 3]), info("flag", [], TensorProto.INT64), info("u", [-1, 2]), info("w", [3])]
     outputs = [info("y", ["batch", 3]), info("z", None), info("v", None)]
     graph = helper.make_graph(nodes, "scaled", inputs, outputs, weights, doc_string="of the graph")
     model = helper.make_model(

@@ -96,5 +96,11 @@ def _declared(value: onnx.ValueInfoProto) -> DeclaredTensor:
     dtype = ELEMENT_TYPES.get(kind.elem_type, "undefined")
     if not kind.HasField("shape"):
         return DeclaredTensor(value.name, dtype, None)
-    dims = (d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in kind.shape.dim)
-    return DeclaredTensor(value.name, dtype, tuple(dims))
+    return DeclaredTensor(value.name, dtype, tuple(map(_dim, kind.shape.dim)))
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    """A negative number is some exporters' word for a free dimension."""
+    if dim.HasField("dim_value"):
+        return dim.dim_value if dim.dim_value >= 0 else None
+    return dim.dim_param or None
