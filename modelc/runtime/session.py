@@ -14,17 +14,17 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from modelc.runtime.files import ModelError
-from modelc.runtime.loader import Model, load
+from modelc.runtime.loader import Model, bits_dtype, load, numpy_dtype
 from modelc.runtime.options import RunOptions, SessionOptions, check_options
 from modelc.runtime.providers import PROVIDER, check_providers
 from modelc.runtime.refusals import Fail, InvalidArgument, MissingInput, NoModelType
-from modelc.runtime.values import IOBinding, ModelMetadata, NodeArg, OrtValue, as_array, is_of, type_of
+from modelc.runtime.values import IOBinding, ModelMetadata, NodeArg, OrtValue, as_array, type_of
 
 Array = NDArray[Any]
 Callback = Callable[[list[Array], Any, str], None]
@@ -41,6 +41,44 @@ class Declared(NamedTuple):
     @property
     def arg(self) -> NodeArg:
         return NodeArg(self.name, type_of(self.dtype), list(self.dims or ()))
+
+
+class Expected(NamedTuple):
+    """What an input has to be: of one of the dtypes (its own, and that of its bits), with so many dimensions and these
+    extents by axis. `rank` is None where any shape is right."""
+
+    declared: Declared
+    dtypes: tuple[np.dtype[Any], ...]
+    rank: int | None
+    extents: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, declared: Declared) -> Expected:
+        dims, dtypes = declared.dims, (numpy_dtype(declared.dtype), bits_dtype(declared.dtype))
+        extents = tuple((axis, dim) for axis, dim in enumerate(dims or ()) if isinstance(dim, int))
+        return cls(declared, dtypes, None if dims is None else len(dims), extents)
+
+    def taken(self, value: Any) -> Array:
+        """The value as such an array; one number is a scalar, as ONNX Runtime takes it. Raises InvalidArgument."""
+        array: Array = value
+        if type(value) is not np.ndarray or value.dtype not in self.dtypes:
+            array = as_array(self.declared.name, value, self.declared.dtype)
+            if array.dtype not in self.dtypes:
+                name, dtype, _ = self.declared
+                raise InvalidArgument(f"input '{name}' is {array.dtype.name}; the model takes {dtype}")
+        if self.rank == 0 and array.size == 1:
+            array = array.reshape(())
+        shape = array.shape
+        if self.rank is not None and len(shape) != self.rank:
+            self._refuse(shape)
+        for axis, extent in self.extents:
+            if shape[axis] != extent:
+                self._refuse(shape)
+        return array
+
+    def _refuse(self, shape: tuple[int, ...]) -> NoReturn:
+        name, _, dims = self.declared
+        raise InvalidArgument(f"input '{name}' has the shape {list(shape)}; the model takes {list(dims or ())}")
 
 
 class Source(Protocol):
@@ -113,7 +151,7 @@ class InferenceSession:
         self._options: Any = sess_options if sess_options is not None else SessionOptions()
         asked = getattr(self._options, "intra_op_num_threads", 0)
         self._source = self._source_of(path_or_bytes, threads or max(asked, 0) or None)
-        self._declared = {declared.name: declared for declared in self._source.inputs}
+        self._expected = {declared.name: Expected.of(declared) for declared in self._source.inputs}
         self._names = [declared.name for declared in self._source.outputs]
         self._profiled = dict[int, Model]()
         self._profiling_since = time.monotonic_ns() if getattr(self._options, "enable_profiling", False) else 0
@@ -240,29 +278,29 @@ class InferenceSession:
         return names
 
     def _check_given(self, given: Mapping[str, Any]) -> None:
-        if missing := [name for name in self._declared if name not in given]:
+        if missing := [name for name in self._expected if name not in given]:
             raise MissingInput(
                 f"the inputs {', '.join(map(repr, missing))} are missing; the model takes "
-                f"{', '.join(map(repr, self._declared))}, and was given {', '.join(map(repr, given)) or 'none'}"
+                f"{', '.join(map(repr, self._expected))}, and was given {', '.join(map(repr, given)) or 'none'}"
             )
 
     def _taken(self, given: Mapping[str, Any]) -> dict[str, Array]:
         """The inputs as arrays of the declared dtypes and shapes; constants are compared, and left out."""
         arrays = {}
         for name, value in given.items():
-            declared = self._declared.get(name)
-            if declared is None:
+            expected = self._expected.get(name)
+            if expected is None:
                 self._check_constant(name, value)
             else:
-                arrays[name] = fitting(declared, as_array(name, value, declared.dtype))
-        if len(arrays) != len(self._declared):
+                arrays[name] = expected.taken(value)
+        if len(arrays) != len(self._expected):
             self._check_given(given)
         return arrays
 
     def _check_constant(self, name: str, value: Any) -> None:
         constant = self._source.constants.get(name)
         if constant is None:
-            raise InvalidArgument(f"there is no input {name!r}; the model takes {', '.join(map(repr, self._declared))}")
+            raise InvalidArgument(f"there is no input {name!r}; the model takes {', '.join(map(repr, self._expected))}")
         array = as_array(name, value, constant.dtype.name)
         if array.shape != constant.shape or not np.array_equal(array, constant, equal_nan=constant.dtype.kind == "f"):
             raise InvalidArgument(
@@ -305,22 +343,6 @@ class InferenceSession:
 
     def close(self) -> None:
         self._source.close()
-
-
-def fitting(declared: Declared, array: Array) -> Array:
-    """The array, where it has an input's dtype and the dimensions that are fixed; one number is a scalar, as ONNX
-    Runtime takes it. Raises InvalidArgument."""
-    name, dtype, dims = declared
-    if not is_of(array, dtype):
-        raise InvalidArgument(f"input '{name}' is {array.dtype.name}; the model takes {dtype}")
-    if dims is None:
-        return array
-    if not dims and array.size == 1:
-        return array.reshape(())
-    shape = array.shape
-    if len(shape) != len(dims) or any(type(d) is int and d != n for d, n in zip(dims, shape, strict=True)):
-        raise InvalidArgument(f"input '{name}' has the shape {list(shape)}; the model takes {list(dims)}")
-    return array
 
 
 def _declared(variants: Sequence[Sequence[Any]]) -> list[Declared]:

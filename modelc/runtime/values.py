@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.runtime.loader import bits_dtype, numpy_dtype
+from modelc.runtime.loader import numpy_dtype
 from modelc.runtime.refusals import InvalidArgument, Unusable
 
 if TYPE_CHECKING:
@@ -206,11 +206,6 @@ def _fits(array: Array, wanted: np.dtype[Any]) -> bool:
         return False
     limits = np.iinfo(wanted)
     return bool(limits.min <= array.min() and array.max() <= limits.max)
-
-
-def is_of(array: Array, dtype: str) -> bool:
-    """Whether an array has an input's dtype, or holds its bits."""
-    return array.dtype in (numpy_dtype(dtype), bits_dtype(dtype))
 
 
 def _described(value: Any) -> str:
