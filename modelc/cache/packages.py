@@ -39,6 +39,7 @@ def discard(place: Path) -> None:
     aside = place.with_name(f".{place.name}.{os.getpid()}")
     with suppress(OSError):
         os.rename(place, aside)
+        os.unlink(place.with_suffix(LOCK))  # whoever waits for it makes the package beside somebody else, at worst
     shutil.rmtree(aside, ignore_errors=True)
 
 
