@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from modelc.cache.packages import discard
 from modelc.errors import ModelcError
-from modelc.frontend.load.given import model_file
 from modelc.frontend.steering.declared import DeclaredTensor, initialiser_values, interface_of
 from modelc.runtime import Model, ModelError, load
 from modelc.runtime.refusals import Fail, InvalidArgument, InvalidProtobuf, NoSuchFile
@@ -37,7 +36,7 @@ class Compiled:
     def __init__(self, given: Path | bytes, threads: int | None, sizes: Mapping[str, int]) -> None:
         self._model, self._threads = SourceModel(given), threads
         _check_file(given)
-        with _refusing(InvalidProtobuf), model_file(given) as path:
+        with _refusing(InvalidProtobuf), self._model.file() as path:
             interface = interface_of(path)
         self.inputs, self.outputs, self.initialisers = (
             [_declared(tensor, sizes) for tensor in tensors]
@@ -49,10 +48,13 @@ class Compiled:
         self._lock = threading.Lock()
         if not self._steering and all(_is_fixed(declared) for declared in self.inputs):
             self._opened(tuple((_fixed(declared), b"") for declared in self.inputs), {})
+        else:
+            with _refusing(Fail):
+                self._model = self._model.held()
 
     @cached_property
     def constants(self) -> Mapping[str, Array]:
-        with _refusing(Fail), model_file(self._model.given) as path:
+        with _refusing(Fail), self._model.file() as path:
             return initialiser_values(path)
 
     def model_for(self, arrays: Mapping[str, Array]) -> tuple[Model, Mapping[str, Array]]:

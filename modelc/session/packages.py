@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,20 +19,33 @@ from modelc.compile.request import CompileRequest
 from modelc.database import code_version
 from modelc.errors import blaming
 from modelc.frontend.load.beside import files_beside
-from modelc.frontend.load.given import model_file
+from modelc.frontend.load.given import UNNAMED, model_file
 from modelc.package.read import sha256_of
 from modelc.target import Target, load_target
 
 Shapes = Mapping[str, tuple[int, ...]]
 Constants = Mapping[str, NDArray[Any]]
 KEY_DIGITS = 32
+MOST_HELD = 1 << 28  # bytes of a model that is kept in memory
 
 
 @dataclass(frozen=True)
 class SourceModel:
-    """An ONNX model as a session is given it: a file, or its bytes."""
+    """An ONNX model as a session is given it: a file, or its bytes. `name` is what its package is called."""
 
     given: Path | bytes
+    name: str = UNNAMED
+
+    def held(self) -> SourceModel:
+        """The model in memory, for its file may be removed when a session is open. A large one, and one whose tensors
+        lie in other files, stays where it is. Raises ModelError."""
+        if isinstance(self.given, bytes) or self.given.stat().st_size > MOST_HELD or files_beside(self.given):
+            return self
+        return SourceModel(self.given.read_bytes(), self.given.stem)
+
+    def file(self) -> AbstractContextManager[Path]:
+        """A file that it is in. Raises ModelError."""
+        return model_file(self.given if isinstance(self.given, bytes) else str(self.given), self.name)
 
     @cached_property
     def digest(self) -> str:
@@ -50,16 +64,10 @@ def package_for(model: SourceModel, shapes: Shapes, constants: Constants) -> Pat
     def make(place: Path) -> None:
         from modelc.compile.command import compile_request  # which takes a second to import, and only this needs
 
-        with model_file(_source(model)) as path, blaming(f"model {path}"):
-            compile_request(
-                CompileRequest(path, target, place, shapes=shapes, constants=constants)  # verified, as by default
-            )
+        with model.file() as path, blaming(f"model {path}"):
+            compile_request(CompileRequest(path, target, place, shapes=shapes, constants=constants))
 
     return package_of(_key(model, shapes, constants, target), make)
-
-
-def _source(model: SourceModel) -> str | bytes:
-    return model.given if isinstance(model.given, bytes) else str(model.given)
 
 
 def _key(model: SourceModel, shapes: Shapes, constants: Constants, target: Target) -> str:

@@ -52,6 +52,14 @@ def test_a_second_session_compiles_nothing(compiled: list[dict[str, Any]], tmp_p
     assert y.tolist() == [4.0] * 3 and len(compiled) == 3  # another model
 
 
+def test_the_file_may_be_removed_when_the_session_is_open(compiled: list[dict[str, Any]], tmp_path: Path) -> None:
+    (tmp_path / "a.onnx").write_bytes(models.scaled(2))
+    session = ours.InferenceSession(tmp_path / "a.onnx")
+    (tmp_path / "a.onnx").unlink()
+    doubled(session, 3)
+    assert len(compiled) == 1
+
+
 def test_fixed_shapes_are_compiled_at_once(compiled: list[dict[str, Any]]) -> None:
     session = ours.InferenceSession(models.scaled(2, [3]))
     assert compiled == [{"x": (3,)}]
