@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from modelc.errors import PackageError
 from modelc.ir.expr import Const, Expr, Op, Size
@@ -44,7 +46,7 @@ SPACES = {space: f"MC_{space.upper()}" for space in POINTERS}
 def plan_source(spec: PackageSpec, build_id: str, schema_version: int, params_sha256: str) -> str:
     """The text of model_plan.c."""
     variants = [_variant(number, plan) for number, plan in enumerate(spec.variants)]
-    metadata = {
+    metadata: dict[str, Any] = {
         "name": spec.name,
         "build_id": build_id,
         "schema_version": schema_version,
@@ -54,6 +56,8 @@ def plan_source(spec: PackageSpec, build_id: str, schema_version: int, params_sh
         "versions": dict(sorted(spec.versions.items())),
         "notes": list(spec.notes),
     }
+    if spec.origin is not None and not spec.form.freestanding:  # where flash is short it is in the manifest alone
+        metadata["origin"] = asdict(spec.origin)
     padded_tables, padded_fields = _padded(spec)
     digest = ", ".join(f"0x{byte:02x}" for byte in bytes.fromhex(params_sha256))
     return f"""#include "modelc_runtime.h"
