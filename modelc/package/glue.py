@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from modelc.errors import PackageError
-from modelc.ir.expr import Const, Expr, Op, Size
-from modelc.ir.sizes import expr_of, is_sized, most
+from modelc.ir.in_c import in_c
+from modelc.ir.sizes import is_sized, most
 from modelc.package.header import exported_source
 from modelc.package.spec import (
     Argument,
@@ -38,8 +38,6 @@ POINTERS = {
     "slot": "frame->slots[{index}]",
     "size": "(uint8_t *)&frame->sizes[{index}]",
 }
-INFIX = {"add": "+", "sub": "-", "mul": "*"}
-CALLED = {"floordiv": "mc_quotient", "mod": "mc_remainder", "min": "mc_smaller", "max": "mc_larger"}
 SPACES = {space: f"MC_{space.upper()}" for space in POINTERS}
 
 
@@ -164,18 +162,7 @@ class Names:
 
     def __call__(self, number: int) -> str:
         """The number as an expression; a plain one as it is."""
-        return self._text(expr_of(number)) if is_sized(number) else str(number)
-
-    def _text(self, e: Expr) -> str:
-        if isinstance(e, Size):
-            return self.at[e.name]
-        if isinstance(e, Const):
-            return f"INT64_C({e.value})"
-        assert isinstance(e, Op)
-        a, b = map(self._text, e.args)
-        if e.name in CALLED:
-            return f"{CALLED[e.name]}({a}, {b})"
-        return f"({a} {INFIX[e.name]} {b})"
+        return in_c(number, self.at)
 
 
 def _trips(name: str, extent: int, names: Names) -> str:
