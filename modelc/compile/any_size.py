@@ -29,6 +29,7 @@ from modelc.ir.sizes import Sizes, is_sized
 from modelc.package.spec import FreeSize
 
 RESIDUES = 17  # sizes one after the other at which Tasks are looked at
+FAR = 1.9  # times the usual size, from which on a sample is far
 AROUND = (1, 6)  # other samples lie so far from the usual size, and at about twice of it
 
 
@@ -157,10 +158,7 @@ def _others(size: FreeSize) -> list[int]:
 def generalised_program(samples: Sequence[Program], largest: Program | None, open_sizes: AnySize) -> Program:
     """The Programs at the samples as one. Constants that are longer at larger sizes are the beginning of what they are
     in the `largest`. Raises ModelError, with the place where they are no such thing."""
-    try:
-        general = generalised([replace(sample, constants={}) for sample in samples], open_sizes.explained)
-    except Unexplained as wrong:
-        raise ModelError(f"what the model computes cannot be said for every size of its inputs: {wrong}") from None
+    general = _general(samples, open_sizes)
     values, constants = {**general.values}, dict(samples[0].constants)
     longer = set[str]()
     for name, data in samples[0].constants.items():
@@ -186,6 +184,22 @@ def generalised_program(samples: Sequence[Program], largest: Program | None, ope
         longer.add(name)
     tasks = tuple(_with_strides(bound, values, longer) for bound in general.tasks) if longer else general.tasks
     return replace(general, values=values, constants=constants, tasks=tasks)
+
+
+def _general(samples: Sequence[Program], open_sizes: AnySize) -> Program:
+    """Without constants. Where a sample that is far from the usual sizes is cut into other Tasks, as costs less there,
+    the others say what the Program is."""
+    plain = [replace(sample, constants={}) for sample in samples]
+    near = [k for k, run in enumerate(open_sizes.samples) if all(n < FAR * open_sizes.usual[s] for s, n in run.items())]
+    sentence = ""
+    for places in (range(len(samples)), near):
+        try:
+            return generalised([plain[k] for k in places], open_sizes.explained.of(places))
+        except Unexplained as wrong:
+            sentence = sentence or str(wrong)
+    raise ModelError(
+        f"what the model computes cannot be said for every size of its inputs: {sentence}; fix dimensions with --dim"
+    )
 
 
 class NeedsLargest(Exception):
