@@ -33,7 +33,7 @@ from modelc.package.spec import FreeSize
 RESIDUES = 17  # sizes one after the other at which Tasks are looked at
 FAR = 1.9  # times the usual size, from which on a sample is far
 Array = NDArray[Any]
-AROUND = (1, 6)  # other samples lie so far from the usual size, and at about twice of it
+AROUND = (1, 6)  # other samples lie so far from the usual size, at a third more, and at about twice of it
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,13 @@ class AnySize:
     names: tuple[str, ...]
     free: tuple[FreeSize, ...]
     samples: tuple[Sizes, ...]
+
+    def __str__(self) -> str:
+        """`batch 1..32, height 32..640 in steps of 32`."""
+        return ", ".join(
+            f"{name} {s.least * s.unit}..{s.most * s.unit}" + f" in steps of {s.unit}" * (s.unit > 1)
+            for name, s in zip(self.names, self.free, strict=True)
+        )
 
     @cached_property
     def sizes(self) -> tuple[Size, ...]:
@@ -82,7 +89,8 @@ class AnySize:
         least = {size.name: size.least for size in self.free}
         odd = {s.name: min(s.most, max(s.least, 2 * self.usual[s.name] // 3 + 2 * k)) for k, s in enumerate(self.free)}
         near = {s.name: min(s.most, s.least + 6 + k) for k, s in enumerate(self.free)}
-        distinct = {tuple(run.values()): run for run in (odd, least, near, self.largest)}
+        corners = [{**least, s.name: s.most} for s in self.free]
+        distinct = {tuple(run.values()): run for run in (odd, least, near, *corners)}
         return tuple(distinct.values())
 
 
@@ -149,7 +157,8 @@ def _others(size: FreeSize) -> list[int]:
     at = max(least, size.most // 4)
     while at + 1 <= size.most and (at % 2 == 0 or at % 3 == 0):
         at += 1
-    numbers = [n for n in (at, *(at + step for step in AROUND), 2 * at + 3) if least <= n <= size.most]
+    others = (*(at + step for step in AROUND), at + at // 3 + 1, 2 * at + 3)
+    numbers = [n for n in (at, *others) if least <= n <= size.most]
     if len(numbers) < 3:
         numbers += [n for n in range(least, min(size.most, least + 3) + 1) if n not in numbers]
     return list(dict.fromkeys(numbers))

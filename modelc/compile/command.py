@@ -12,6 +12,7 @@ from modelc.compile.any_size import any_size
 from modelc.compile.choices import Choices, check_choices, digest_of, read_choices_file
 from modelc.compile.config import Config
 from modelc.compile.fixed import Inputs
+from modelc.compile.free_bounds import default_ranges
 from modelc.compile.inputs import applied, as_chosen, made_for
 from modelc.compile.limits import Limits
 from modelc.compile.open_sizes import OpenRun
@@ -22,9 +23,12 @@ from modelc.compile.stages import STAGES, Stages
 from modelc.database import database_for
 from modelc.database.recorded import Recorded
 from modelc.errors import ConfigError, blaming
+from modelc.frontend.load.outline import read_outline
 from modelc.frontend.quantize.packing import BLOCK, Packing, packing_of
 from modelc.frontend.quantize.recipe import INT8, Recipe
 from modelc.frontend.quantize.write import emit_quantized, write_quantized
+from modelc.frontend.steering.flags import looked_at
+from modelc.frontend.steering.specialise import dimension_names
 from modelc.ir.candidate import Candidate
 from modelc.scratch import TemporaryFolder
 from modelc.target import Target, load_target
@@ -50,6 +54,11 @@ def compile_request(request: CompileRequest) -> CompileResult:
     with blaming(f"model {path}"):
         wanted = as_chosen(locked, request.fixed, settings.inputs)
         ranges = {name: numbers for name, numbers in wanted.dims.items() if isinstance(numbers, range)}
+        if request.choices is None and _may_be_open(request, wanted):
+            ranges |= _left_open(path, wanted, ranges)
+        numbers = {name: (of_one[0],) for name, of_one in ranges.items() if len(of_one) == 1}
+        wanted = replace(wanted, dims={**wanted.dims, **numbers})
+        ranges = {name: several for name, several in ranges.items() if name not in numbers}
         if ranges:
             return _of_any_size(request, wanted, ranges, settings, target, digest)
         steering = applied(wanted, path, request.inputs)
@@ -88,6 +97,27 @@ def compile_request(request: CompileRequest) -> CompileResult:
         return run.compile(request.place, request.verify, request.keep_unverified)
 
 
+def _may_be_open(request: CompileRequest, wanted: Inputs) -> bool:
+    """Whether dimensions that nothing is said of are left open: not beside several variants, nor where something else
+    needs numbers."""
+    variants = len(wanted.shapes) > 1 or any(
+        len(numbers) > 1 for numbers in wanted.dims.values() if not isinstance(numbers, range)
+    )
+    needing = (request.recipe, request.weights, request.inputs, wanted.states, wanted.pad_dims, request.shapes)
+    return not variants and not any(needing) and request.precision in (None, "f32")
+
+
+def _left_open(path: Path, wanted: Inputs, ranges: Mapping[str, range]) -> dict[str, range]:
+    """The ranges of dimensions that nothing is said of."""
+    numbers = {name: given[0] for name, given in wanted.dims.items()}
+    _, partly = looked_at(read_outline(path).graph, {}, numbers, wanted.constants)
+    names = [name for name in dimension_names(partly) if name not in wanted.dims]
+    if not names or any(extents is None for extents in partly.values()):
+        return {}
+    middle = {name: (numbers[len(numbers) // 2],) for name, numbers in ranges.items()}
+    return default_ranges(path, partly, names, ((), {**wanted.dims, **middle}, wanted.constants))
+
+
 def _of_any_size(
     request: CompileRequest,
     wanted: Inputs,
@@ -120,6 +150,7 @@ def _of_any_size(
         form=request.form(target.triple),
         store=request.store,
         limits=Limits(request.max_params, request.max_arena, request.max_library),
+        notes=(f"takes {open_sizes}; --dim NAME=A..B, or NAME=N, says otherwise",),
         alike=True,
         free=open_sizes.free,
         any_size=open_sizes,

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from modelc.ir.explain import Explained, Unexplained, Values
-from modelc.ir.expr import FLOATS, Const, Expr, Load, Op, Size, Var, cast, const, op, show, show_conditions
+from modelc.ir.expr import FLOATS, Const, Expr, Load, Op, Size, Var, cast, const, op, rewrite, show, show_conditions
 from modelc.ir.nest import Branch, For, Nest, Stmt
 from modelc.ir.sizes import Sizes, at, expr_at, expr_of, is_sized
 
@@ -81,6 +81,10 @@ def _composed_instance(form: Any, run: Sizes, made: dict[int, Any]) -> Any:
     return form
 
 
+def _is_index(e: Expr) -> bool:
+    return isinstance(e, Const) and e.dtype == "int64"
+
+
 def _skeleton(e: Expr) -> str:
     """The form of an expression without its numbers."""
     return re.sub(r"\d+", "0", show(e))
@@ -111,10 +115,18 @@ class _General:
             self.made[key] = self.composed(samples, where), samples
         return self.made[key][0]
 
-    def some_of(self, samples: Sequence[Any], where: str) -> Any:
-        """What some samples alone have, explained by these."""
+    def some_of(self, samples: Sequence[Expr | None], where: str) -> Expr:
+        """A condition that some samples alone have, explained by these; a number that is the same in them, and that of
+        something that depends on sizes, is that."""
         there = [k for k, sample in enumerate(samples) if sample is not None]
-        return _General(self.explained.of(there)).form([samples[k] for k in there], where)
+        explained = self.explained.of(there)
+        general = _General(explained).form([samples[k] for k in there], where)
+
+        def known(e: Expr) -> Expr | None:
+            number = explained.numbers.get((int(e.value),) * len(there)) if _is_index(e) else None  # type: ignore[union-attr]
+            return None if number is None else expr_of(number)
+
+        return rewrite(general, known)
 
     def number(self, values: Values, where: str) -> int:
         try:

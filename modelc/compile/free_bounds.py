@@ -1,0 +1,143 @@
+"""Bounds of the free dimensions that nobody gives any: what the model takes, as far as memory allows.
+
+The model is imported at sizes that are tried, for an import refuses what does not fit: a table of positions that ends,
+a map that is added to one of another size. The most of a dimension is the largest that is taken, among powers of two
+and the lengths of the model's own tables; the least and the step are the smallest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from modelc.errors import ModelError
+from modelc.frontend.load.outline import read_outline
+from modelc.frontend.onnx import import_model
+from modelc.frontend.steering.flags import Given, Shapes, steered
+from modelc.frontend.steering.specialise import Dims
+from modelc.ir.graph import Graph
+
+TRIED = (64, 128, 224, 256, 320, 640, 32, 96, 80, 100, 16, 8, 4, 2, 1)  # of a dimension that is no batch
+STEPS = (1, 2, 4, 8, 16, 32, 64)
+LARGEST, LARGEST_BATCH = 4096, 32
+ROOM = 1 << 28  # bytes of the two largest values that a run computes: about the memory of a package
+
+
+@dataclass
+class Bounds:
+    """What the model takes of its free dimensions. `open_dims` are their names, `batches` those that are the first of
+    every input that has them; `graph_at` imports the model at numbers for them, and raises ModelError."""
+
+    open_dims: tuple[str, ...]
+    batches: frozenset[str]
+    tables: tuple[int, ...]
+    graph_at: Callable[[Mapping[str, int]], Graph]
+    tried: dict[tuple[int, ...], Graph | None] = field(default_factory=dict)
+    refused: str = ""  # why the model did not take the first sizes that were tried
+
+    def graph(self, numbers: Mapping[str, int]) -> Graph | None:
+        """The model at these numbers; None where it does not take them, or where they take too much memory."""
+        key = tuple(numbers[name] for name in self.open_dims)
+        if key not in self.tried:
+            try:
+                graph = self.graph_at(numbers)
+                self.tried[key] = graph if _bytes(graph) <= ROOM else None
+            except ModelError as wrong:
+                self.refused = self.refused or str(wrong)
+                self.tried[key] = None
+        return self.tried[key]
+
+    def ranges(self) -> dict[str, range]:
+        """The range of each dimension. Raises ModelError where none of the sizes that were tried is taken."""
+        base = self.base()
+        free = {name: self._range(base, name) for name in self.open_dims if name not in self.batches}
+        while self.graph({**base, **{name: numbers[-1] for name, numbers in free.items()}}) is None:
+            free = {name: _halved(numbers, base[name]) for name, numbers in free.items()}
+        free |= {name: self._batch({**base, **{n: r[-1] for n, r in free.items()}}, name) for name in self.batches}
+        return {name: free[name] for name in self.open_dims}
+
+    def base(self) -> dict[str, int]:
+        """Numbers that the model takes."""
+        for batch in (2, 1):
+            for number in TRIED:
+                numbers = {name: batch if name in self.batches else number for name in self.open_dims}
+                if self.graph(numbers) is not None:
+                    return numbers
+        raise ModelError(
+            f"none of the sizes that were tried is taken for {', '.join(map(repr, self.open_dims))}: {self.refused}; "
+            "fix them with --dim NAME=N, or say --dim NAME=A..B"
+        )
+
+    def _range(self, base: Mapping[str, int], name: str) -> range:
+        number = base[name]
+        step = next((s for s in STEPS if number % s == 0 and self._takes(base, name, number + s)), 0)
+        if not step:
+            return range(number, number + 1)
+        least = next((n for n in _smallest(step, number) if self._takes(base, name, n)), number)
+        most = next((n for n in self._largest(step, number) if self._takes(base, name, n)), number)
+        return range(least, most + 1, step)
+
+    def _largest(self, step: int, number: int) -> Iterator[int]:
+        """Numbers above one, the largest first: powers of two, and lengths of tables."""
+        powers = [LARGEST >> k for k in range(12)]
+        numbers = sorted({n // step * step for n in (*powers, *self.tables) if n <= LARGEST}, reverse=True)
+        yield from (n for n in numbers if n > number)
+
+    def _batch(self, base: Mapping[str, int], name: str) -> range:
+        one = {**base, name: 1}
+        graph = self.graph(one)
+        most = min(LARGEST_BATCH, ROOM // max(_bytes(graph), 1)) if graph is not None else 1
+        return range(1, 1 + (most if most > 1 and self._takes(one, name, 2) else 1))
+
+    def _takes(self, base: Mapping[str, int], name: str, number: int) -> bool:
+        return self.graph({**base, name: number}) is not None
+
+
+def _halved(numbers: range, at_least: int) -> range:
+    """About the lower half of a range, with `at_least`, which is in it."""
+    most = max(numbers[-1] // 2 // numbers.step * numbers.step, at_least)
+    return range(numbers.start, most + 1, numbers.step)
+
+
+def _smallest(step: int, number: int) -> Iterator[int]:
+    """Multiples of the step below a number, the smallest first."""
+    at = step
+    while at < number:
+        yield at
+        at *= 2
+
+
+def _bytes(graph: Graph) -> int:
+    """Of the two largest values that a run computes."""
+    sizes = sorted((value.bytes for value in graph.values.values() if value.data is None), reverse=True)
+    return sum(sizes[:2])
+
+
+def default_ranges(
+    model: Path,
+    partly: Mapping[str, Dims | None],
+    open_dims: Sequence[str],
+    fixed: tuple[Sequence[Shapes], Mapping[str, Sequence[int]], Mapping[str, Given]],
+) -> dict[str, range]:
+    """The ranges of a model's dimensions `open_dims`, where its inputs have the shapes `partly`; shapes, dimensions and
+    constants are `fixed`. Raises ModelError."""
+    shapes, dims, constants = fixed
+    places: dict[str, set[int]] = {name: set() for name in open_dims}
+    for extents in partly.values():
+        for axis, dim in enumerate(extents or ()):
+            if dim in places:
+                places[str(dim)].add(axis)
+
+    def graph_at(numbers: Mapping[str, int]) -> Graph:
+        given = steered(model, shapes, {**dims, **{name: (n,) for name, n in numbers.items()}}, constants)
+        return import_model(model, given.shapes[0], given.constants)
+
+    tables = {n for tensor in read_outline(model).graph.initializer for n in tensor.dims}
+    several = len(open_dims) > 1
+    batches = frozenset(name for name, axes in places.items() if (axes == {0} and several) or _is_batch(name))
+    return Bounds(tuple(open_dims), batches, tuple(tables), graph_at).ranges()
+
+
+def _is_batch(name: str) -> bool:
+    return name.lower() in {"batch", "batch_size", "n", "bs", "b"}
