@@ -109,12 +109,12 @@ def _may_be_open(request: CompileRequest, wanted: Inputs) -> bool:
 
 def _left_open(path: Path, wanted: Inputs, ranges: Mapping[str, range]) -> dict[str, range]:
     """The ranges of dimensions that nothing is said of."""
-    numbers = {name: given[0] for name, given in wanted.dims.items()}
+    numbers = {name: given[0] for name, given in wanted.dims.items() if len(given)}
     _, partly = looked_at(read_outline(path).graph, {}, numbers, wanted.constants)
     names = [name for name in dimension_names(partly) if name not in wanted.dims]
     if not names or any(extents is None for extents in partly.values()):
         return {}
-    middle = {name: (numbers[len(numbers) // 2],) for name, numbers in ranges.items()}
+    middle = {name: (numbers[len(numbers) // 2],) for name, numbers in ranges.items() if len(numbers)}
     return default_ranges(path, partly, names, ((), {**wanted.dims, **middle}, wanted.constants))
 
 
