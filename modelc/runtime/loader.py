@@ -224,7 +224,7 @@ class Model:
             raise ModelError(f"{path}/{MANIFEST} describes other inputs or outputs than {library_file.name}: {AGAIN}")
         self.inputs, self.outputs = self.variants[0]  # of the first variant
         sized, cut, free = _sized(manifest), _cut(manifest), _free(manifest)
-        self._padded = cut is not None or any(free)
+        self._padded = cut is not None or any(outputs is not None for outputs in free)
         self._bounds = [_Bound(k, v, sized[k], cut or (), free[k]) for k, v in enumerate(self.variants)]
         self._input_dtypes = [(t, _numpy_dtype(t.dtype)) for t in self.inputs]
 
