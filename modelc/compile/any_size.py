@@ -158,9 +158,19 @@ def generalised_program(samples: Sequence[Program], largest: Program | None, ope
     """The Programs at the samples as one. Constants that are longer at larger sizes are the beginning of what they are
     in the `largest`. Raises ModelError, with the place where they are no such thing."""
     try:
-        general = generalised([replace(sample, constants={}) for sample in samples], open_sizes.explained)
+        general = generalised([*map(_without_constants, samples)], open_sizes.explained)
     except Unexplained as wrong:
         raise ModelError(f"what the model computes cannot be said for every size of its inputs: {wrong}") from None
+    return _with_constants(general, samples, largest)
+
+
+def _without_constants(program: Program) -> Program:
+    tasks = (replace(b, bodies=tuple(map(_without_constants, b.bodies))) if b.bodies else b for b in program.tasks)
+    return replace(program, constants={}, tasks=tuple(tasks))
+
+
+def _with_constants(general: Program, samples: Sequence[Program], largest: Program | None) -> Program:
+    """The general Program with the constants of all samples, in its bodies too."""
     values, constants = {**general.values}, dict(samples[0].constants)
     longer = set[str]()
     for name, data in samples[0].constants.items():
@@ -184,8 +194,15 @@ def generalised_program(samples: Sequence[Program], largest: Program | None, ope
         constants[name] = whole
         values[name] = replace(values[name], strides=compact_strides(whole.shape))
         longer.add(name)
-    tasks = tuple(_with_strides(bound, values, longer) for bound in general.tasks) if longer else general.tasks
-    return replace(general, values=values, constants=constants, tasks=tasks)
+    tasks = [_with_strides(bound, values, longer) for bound in general.tasks]
+    of_largest = {bound.task.name: bound.bodies for bound in largest.tasks} if largest is not None else {}
+    for k, bound in enumerate(tasks):
+        if bound.bodies:
+            in_samples = zip(*(sample.tasks[k].bodies for sample in samples), strict=True)
+            at_most = of_largest.get(bound.task.name, (None,) * len(bound.bodies))
+            inner = zip(bound.bodies, in_samples, at_most, strict=True)
+            tasks[k] = replace(bound, bodies=tuple(_with_constants(*bodies) for bodies in inner))
+    return replace(general, values=values, constants=constants, tasks=tuple(tasks))
 
 
 class NeedsLargest(Exception):

@@ -207,6 +207,36 @@ def test_loops_run_as_often_as_sizes_say(tmp_path, make: Callable[..., Path], op
     assert [is_sized(loop.limit) for loop in repeats(tmp_path / "p")] == [True]
 
 
+def rows_of(path: Path) -> Path:
+    """A Scan over x [time, n, 4], and in its body one over n; of a table it adds the beginning."""
+    folded = [node("Mul", ["g", "half"], ["a"]), node("Add", ["a", "cell"], ["b"]), node("Tanh", ["b"], ["g2"])]
+    inner = body(folded, ["g2"], (INFO("g", F, [4]), INFO("cell", F, [4])))
+    nodes = [
+        node("Add", ["row", "places"], ["cells"]),
+        node("Scan", ["h", "cells"], ["h2"], "inner", body=inner, num_scan_inputs=1),
+        node("Identity", ["cells"], ["out"]),
+    ]
+    part = body(nodes, ["h2", "out"], (INFO("h", F, [4]), INFO("row", F, ["n", 4])))
+    top = [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "one"], ["n"], axis=0),
+        node("Slice", ["table", "zero", "n"], ["places"]),
+        node("Scan", ["start", "x"], ["last", "every"], "scan", body=part, num_scan_inputs=1),
+    ]
+    weights: dict[str, Any] = {"half": np.float32(0.5), "zero": np.array([0]), "one": np.array([1])}
+    weights["table"] = np.random.default_rng(0).standard_normal((MOST_BATCH, 4)).astype(np.float32)
+    inputs = [INFO("x", F, ["time", "batch", 4]), INFO("start", F, [4])]
+    return saved(path, top, inputs, ["last", "every"], weights)
+
+
+def test_loops_lie_in_each_other_and_take_the_beginning_of_constants(tmp_path) -> None:
+    rows_of(tmp_path / "m.onnx")
+    dims = {"time": range(1, LONGEST + 1), "batch": range(1, MOST_BATCH + 1)}
+    modelc.compile(tmp_path / "m.onnx", output=tmp_path / "p", dims=dims, database=False)
+    check(tmp_path / "m.onnx", tmp_path / "p")
+    assert [str(loop.limit) for loop in repeats(tmp_path / "p")] == ["size_time(1, 32)", "size_batch(1, 6)"]
+
+
 def test_what_is_verified_is_the_loop(tmp_path) -> None:
     path = tmp_path / "m.onnx"
     recurrent_model(path, "LSTM", 9, "bidirectional", "BLhc", "YHC", "XLhc", 0, (2, 6, 10))
