@@ -12,6 +12,8 @@ from modelc.cli.options import PATH, request_options
 from modelc.cli.output import json_option, print_json, say, size
 from modelc.compile.request import Request
 
+SHOWN = 60  # characters of a text of metadata
+
 
 @click.command()
 @click.argument("path", metavar="MODEL.onnx|PKG", type=PATH)
@@ -37,6 +39,7 @@ def _print_model(model: dict[str, Any]) -> None:
     for kind in ("inputs", "outputs"):
         for t in model[kind]:
             say(f"  {kind[:-1]} {t['name']}: {t['dtype']}{t['shape']}")
+    _print_origin(model["origin"])
     say("  operators  " + ", ".join(f"{op} {count}" for op, count in model["operators"].items()))
     say(
         "  holds      " + (", ".join(f"{count} of {dtype}" for dtype, count in model["dtypes"].items()) or "no numbers")
@@ -72,6 +75,16 @@ def _print_model(model: dict[str, Any]) -> None:
     for row in model["unsupported"]:
         say(f"  cannot compile {row['op']} (node {row['node']!r}): {row['reason']}")
     say("every operator is supported" if model["supported"] else f"{len(model['unsupported'])} nodes unsupported")
+
+
+def _print_origin(origin: dict[str, Any]) -> None:
+    """What the model says of itself: its maker, and the beginning of each text."""
+    producer = f"{origin['producer_name']} {origin['producer_version']}".strip()
+    if producer:
+        say(f"  made by       {producer}")
+    for key, text in origin["metadata"].items():
+        beginning = " ".join(text[:SHOWN].split()) + "..." * (len(text) > SHOWN)
+        say(f"  metadata      {key}: {beginning}")
 
 
 def _libraries(linked: dict[str, Any]) -> str:
@@ -115,6 +128,8 @@ def _print_package(package: dict[str, Any]) -> None:
         say(f"  state {state['name']}: {state['dtype']}{state['shape']}, after a run {state['output']}")
     for constant in package["constants"]:
         say(f"  constant      {constant['name']}: {constant['dtype']}{constant['shape']} {constant['value']}")
+    if package["origin"] is not None:
+        _print_origin(package["origin"])
     for name, most in package["bounds"].items():
         say(f"  bound         {name}: at most {most}")
     for note in package["notes"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeGuard
 
 from modelc.codegen.intrinsics.checked import require_checked
@@ -12,11 +13,14 @@ from modelc.codegen.llvm import build_module, object_code
 from modelc.codegen.llvm_check import check_llvm
 from modelc.codegen.lower.nest import lower_nest
 from modelc.codegen.opaque import opaque_source
+from modelc.codegen.opaque_sizes import general_source, opaque_samples
 from modelc.errors import InvalidIR
-from modelc.ir.expr import Op, operations
+from modelc.ir.explain import Explained, Unexplained
+from modelc.ir.expr import Op, Size, operations
+from modelc.ir.generalise import generalised, instance, nest_at
 from modelc.ir.nest import Call, For, Leaf, Nest, Stmt, walk
 from modelc.ir.scalar import OPERATIONS
-from modelc.ir.sizes import is_sized, most
+from modelc.ir.sizes import most, sizes_of
 from modelc.target import Target, llvm_target
 
 SHORT = 16  # iterations of a loop that LLVM may unroll to its gain
@@ -78,10 +82,26 @@ def llvm_machine(target: Target, llvm_options: Sequence[str] = (), level: int = 
 def opaque_kernel(nest: Nest, calls: list[Call], symbol: str, temporaries: tuple[tuple[str, int], ...]) -> Kernel:
     """A Task that is one opaque Block, as C source."""
     (call,) = calls
-    if any(map(is_sized, (n for region in nest.params for n in region.shape))):
-        raise InvalidIR(f"{call.meaning} of any size is not compiled")
+    if free := sizes_of(n for region in nest.params for n in region.shape):
+        return _opaque_of_any_size(nest, call, symbol, temporaries, free)
     regions = {r.name: r for r in (*nest.params, *nest.temporaries)}
     inputs, outputs = ([(regions[n].dtype, regions[n].shape) for n in names] for names in (call.inputs, call.outputs))
     source, extent, scratch = opaque_source(symbol, call.meaning, dict(call.attrs), inputs, outputs)
     step = KernelStep(symbol, (*call.inputs, *call.outputs), frozenset(call.outputs), extent, scratch)
+    return Kernel(symbol, None, source, (step,), temporaries)
+
+
+def _opaque_of_any_size(
+    nest: Nest, call: Call, symbol: str, temporaries: tuple[tuple[str, int], ...], free: Sequence[Size]
+) -> Kernel:
+    """The same of a Block of any size: its source at several sizes, of which the numbers that differ are explained."""
+    runs = opaque_samples(free)
+    kernels = [opaque_kernel(nest_at(nest, run), [instance(call, run)], symbol, ()) for run in runs]
+    explained = Explained(tuple(free), tuple(runs))
+    try:
+        source = general_source([str(kernel.source) for kernel in kernels], explained)
+        (step,) = generalised([kernel.steps for kernel in kernels], explained)
+    except Unexplained as wrong:
+        raise InvalidIR(f"{call.meaning} is not compiled for every size: {wrong}") from None
+    step = replace(step, scratch_bytes=most(step.scratch_bytes), sizes=tuple(free))
     return Kernel(symbol, None, source, (step,), temporaries)

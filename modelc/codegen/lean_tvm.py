@@ -3,7 +3,8 @@
 `import tvm` takes four times as long as what kernels need of it: it imports Relax, and with that schedulers, tuners and
 operators; the hooks of accelerators; and it asks its library for Disco, which answers with a stack trace that it has
 none. In a process of modelc's own these are left out. Who needs them there imports tvm.relax. In any other process
-there may be others who use TVM, and all of it is imported.
+there may be others who use TVM, and all of it is imported, but for an extension that hands over PyTorch's tensors:
+where PyTorch is installed, TVM would compile it in C++ first.
 """
 
 from __future__ import annotations
@@ -17,8 +18,22 @@ from types import ModuleType
 from modelc.errors import ToolchainError
 from modelc.python_worker import is_own_process
 
-HOOKS = "TVM_DEVICE_BACKEND_AUTOLOAD"  # TVM's own switch, in the environment
+HOOKS = ("TVM_DEVICE_BACKEND_AUTOLOAD", "0")  # TVM's own switches, in the environment
+TORCH = ("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")
 RELAX, DISCO = "tvm.relax", "tvm.runtime.disco"
+
+
+@contextmanager
+def _switched(name: str, value: str) -> Iterator[None]:
+    """While a variable of the environment has this value."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
 
 
 @contextmanager
@@ -27,21 +42,18 @@ def _left_out() -> Iterator[None]:
     if "tvm" in sys.modules or not is_own_process():
         yield
         return
-    before = os.environ.get(HOOKS)
-    os.environ[HOOKS] = "0"
     sys.modules[RELAX] = ModuleType(RELAX)
     sys.modules[DISCO] = None  # type: ignore[assignment]  # what Python takes for a module that cannot be imported
     try:
-        yield
+        with _switched(*HOOKS):
+            yield
         del sys.modules["tvm"].relax
     finally:
-        del sys.modules[RELAX], sys.modules[DISCO], os.environ[HOOKS]
-        if before is not None:
-            os.environ[HOOKS] = before
+        del sys.modules[RELAX], sys.modules[DISCO]
 
 
 try:
-    with _left_out():
+    with _switched(*TORCH), _left_out():
         import tvm
 
         if tvm.base._RUNTIME_ONLY:  # which TVM makes of every reason why its compiler is not there: ask for this one

@@ -14,8 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelc.errors import ModelError
 from modelc.frontend.load.outline import read_outline
@@ -29,6 +31,8 @@ from modelc.ir.sizes import Sizes, is_sized
 from modelc.package.spec import FreeSize
 
 RESIDUES = 17  # sizes one after the other at which Tasks are looked at
+FAR = 1.9  # times the usual size, from which on a sample is far
+Array = NDArray[Any]
 AROUND = (1, 6)  # other samples lie so far from the usual size, and at about twice of it
 
 
@@ -134,7 +138,7 @@ def _samples(free: Sequence[FreeSize]) -> list[Sizes]:
     samples: list[Sizes] = [usual]
     samples += [{**usual, name: other} for name, numbers in others.items() for other in numbers]
     if len(free) > 1 and all(others.values()):
-        samples.append({name: numbers[-1] for name, numbers in others.items()})
+        samples.append({name: numbers[min(1, len(numbers) - 1)] for name, numbers in others.items()})
     return samples
 
 
@@ -157,44 +161,24 @@ def _others(size: FreeSize) -> list[int]:
 def generalised_program(samples: Sequence[Program], largest: Program | None, open_sizes: AnySize) -> Program:
     """The Programs at the samples as one. Constants that are longer at larger sizes are the beginning of what they are
     in the `largest`. Raises ModelError, with the place where they are no such thing."""
-    try:
-        general = generalised([*map(_without_constants, samples)], open_sizes.explained)
-    except Unexplained as wrong:
-        raise ModelError(f"what the model computes cannot be said for every size of its inputs: {wrong}") from None
+    general, samples = _general(samples, open_sizes)
     return _with_constants(general, samples, largest)
 
 
-def _without_constants(program: Program) -> Program:
-    tasks = (replace(b, bodies=tuple(map(_without_constants, b.bodies))) if b.bodies else b for b in program.tasks)
-    return replace(program, constants={}, tasks=tuple(tasks))
-
-
 def _with_constants(general: Program, samples: Sequence[Program], largest: Program | None) -> Program:
-    """The general Program with the constants of all samples, in its bodies too."""
-    values, constants = {**general.values}, dict(samples[0].constants)
-    longer = set[str]()
+    """The general Program with the constants of the samples, in its bodies too."""
+    values, constants = {**general.values}, dict[str, Array]()
+    strided = set[str]()
+    taken = {name for bound in general.tasks if bound.bodies for name in bound.inputs}
     for name, data in samples[0].constants.items():
         each = [sample.constants[name] for sample in samples]
-        if all(x is data or np.array_equal(x, data) for x in each) and all(x.shape == data.shape for x in each):
+        if all(x is data or (x.shape == data.shape and np.array_equal(x, data)) for x in each):
+            constants[name] = data
             continue
-        if largest is None:
-            raise NeedsLargest
-        whole = largest.constants.get(name)
-        fits = whole is not None and all(
-            x.ndim == whole.ndim
-            and all(n <= m for n, m in zip(x.shape, whole.shape, strict=True))
-            and np.array_equal(x, whole[tuple(map(slice, x.shape))])
-            for x in each
-        )
-        if not fits or whole is None or not any(map(is_sized, values[name].shape)):
-            raise ModelError(
-                f"the constant {name!r} depends on sizes otherwise than by its length: expected it to be the beginning "
-                "of one for the largest size"
-            )
-        constants[name] = whole
-        values[name] = replace(values[name], strides=compact_strides(whole.shape))
-        longer.add(name)
-    tasks = [_with_strides(bound, values, longer) for bound in general.tasks]
+        constants[name], strides = _beginning(name, values[name].shape, each, largest, name not in taken)
+        values[name] = replace(values[name], strides=strides)
+        strided.add(name)
+    tasks = [_with_strides(bound, values, strided) for bound in general.tasks]
     of_largest = {bound.task.name: bound.bodies for bound in largest.tasks} if largest is not None else {}
     for k, bound in enumerate(tasks):
         if bound.bodies:
@@ -203,6 +187,67 @@ def _with_constants(general: Program, samples: Sequence[Program], largest: Progr
             inner = zip(bound.bodies, in_samples, at_most, strict=True)
             tasks[k] = replace(bound, bodies=tuple(_with_constants(*bodies) for bodies in inner))
     return replace(general, values=values, constants=constants, tasks=tuple(tasks))
+
+
+def _beginning(
+    name: str, shape: tuple[int, ...], each: Sequence[Array], largest: Program | None, once_where_same: bool
+) -> tuple[Array, tuple[int, ...]]:
+    """What is stored of a constant whose length depends on sizes, and the strides by which it is read: along a
+    dimension in which it is everywhere the same once, along others for the most (`once_where_same`; control flow takes
+    what is in one piece). Raises ModelError for another one, NeedsLargest where it is not known."""
+    free = [axis for axis, n in enumerate(shape) if is_sized(n)]
+    same = [
+        axis
+        for axis in free
+        if once_where_same and all(np.array_equal(x, np.repeat(x[_first(axis)], x.shape[axis], axis)) for x in each)
+    ]
+    once = [x[tuple(slice(1) if axis in same else slice(None) for axis in range(x.ndim))] for x in each]
+    if {*free} == {*same}:
+        whole = once[0]
+    elif largest is None:
+        raise NeedsLargest
+    else:
+        there = largest.constants.get(name, each[0][:0])
+        whole = there[tuple(slice(1) if axis in same else slice(None) for axis in range(there.ndim))]
+    fits = bool(free) and all(
+        x.ndim == whole.ndim and x.size and np.array_equal(x, whole[tuple(map(slice, x.shape))]) for x in once
+    )
+    if not fits:
+        raise ModelError(
+            f"the constant {name!r} depends on sizes otherwise than by its length: expected it to be the beginning of "
+            "one for the largest size; fix dimensions with --dim"
+        )
+    strides = compact_strides(whole.shape)
+    return np.ascontiguousarray(whole), tuple(0 if axis in same else s for axis, s in enumerate(strides))
+
+
+def _first(axis: int) -> tuple[slice, ...]:
+    return (slice(None),) * axis + (slice(1),)
+
+
+def _general(samples: Sequence[Program], open_sizes: AnySize) -> tuple[Program, Sequence[Program]]:
+    """The Program without constants, and the samples that say it: where one that is far from the usual sizes is cut
+    into other Tasks, as costs less there, the others do."""
+    plain = [*map(_without_data, samples)]
+    near = [k for k, run in enumerate(open_sizes.samples) if all(n < FAR * open_sizes.usual[s] for s, n in run.items())]
+    sentence = ""
+    for places in (range(len(samples)), near):
+        try:
+            general = generalised([plain[k] for k in places], open_sizes.explained.of(places))
+            return general, [samples[k] for k in places]
+        except Unexplained as wrong:
+            sentence = sentence or str(wrong)
+    raise ModelError(
+        f"what the model computes cannot be said for every size of its inputs: {sentence}; fix dimensions with --dim"
+    )
+
+
+def _without_data(program: Program) -> Program:
+    tasks = (replace(b, bodies=tuple(map(_without_data, b.bodies))) if b.bodies else b for b in program.tasks)
+    return replace(program, constants=dict.fromkeys(program.constants, _NO_DATA), tasks=tuple(tasks))
+
+
+_NO_DATA = np.zeros(0)  # of constants, which are compared by their names
 
 
 class NeedsLargest(Exception):

@@ -59,7 +59,7 @@ class Choices:
             "target_key": self.target.key,
             "target": self.target.to_yaml(),
             "shapes": [{name: list(shape) for name, shape in one.items()} for one in self.shapes],
-            "constants": [asdict(one) for one in self.constants],
+            "constants": [asdict(one, dict_factory=_of_fixed_shape) for one in self.constants],
             "config": self.config.to_json(),
             "tasks": {key: self.tasks[key].to_json() for key in sorted(self.tasks)},
             "occurrences": {key: self.occurrences[key] for key in sorted(self.occurrences)},
@@ -69,6 +69,10 @@ class Choices:
             **({"quantized": self.recipe.to_json()} if isinstance(self.recipe, Recipe) else {}),
             **({"packed": self.recipe.to_json()} if isinstance(self.recipe, Packing) else {}),
         }
+
+
+def _of_fixed_shape(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in fields if name != "extents"}
 
 
 def occurrences(programs: Sequence[Program]) -> Counter[str]:

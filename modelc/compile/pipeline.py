@@ -37,6 +37,8 @@ from modelc.compile.stages import Stages, Stopped
 from modelc.database.recorded import Recorded
 from modelc.errors import ConfigError, VerificationError, blaming
 from modelc.forks import cores, shared
+from modelc.frontend.load.origin import kept_origin
+from modelc.frontend.load.outline import read_outline
 from modelc.frontend.onnx import import_model
 from modelc.frontend.quantize.packing import Packing
 from modelc.frontend.quantize.recipe import Recipe
@@ -487,6 +489,7 @@ class Run:
         constants = tuple(FixedInput.of(name, array) for name, array in self.constants.items())
         made_for = (__version__, self.digest, self.target, self.shapes, constants, self.config)
         cut = (occurrences(programs.rounded), programs.kept, programs.layouts)
+        origin, left_out = kept_origin(read_outline(self.model))
         chosen = Choices(*made_for, tasks, *cut, self.recipe, self.imported.real)
         return PackageSpec(
             name=self.model.stem,
@@ -501,7 +504,9 @@ class Run:
             notes=(
                 *(self.recipe.notes if self.recipe is not None else ()),
                 *dict.fromkeys(note for program in programs.rounded for note in program.notes),
+                *left_out,
             ),
+            origin=origin,
             constants=constants,
             padding=None if expose else self.imported.padding,
             bounds=self.config.inputs.bounds,

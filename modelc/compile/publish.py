@@ -45,13 +45,18 @@ class Comparison:
     runs: Sequence[Sizes] = ()  # sizes at which a package for any is compared
 
     def __str__(self) -> str:
-        inputs = f"{self.limits.samples} sample(s)" if self.inputs is None else "the given inputs"
+        inputs = f"{self.samples * max(len(self.runs), 1)} sample(s)" if self.inputs is None else "the given inputs"
         return f"{inputs} against ONNX Runtime"
+
+    @property
+    def samples(self) -> int:
+        """Inputs that are drawn for each variant; for each of several sizes one."""
+        return 1 if self.runs else self.limits.samples
 
     def report(self, folder: Path, say: Callable[[str], None]) -> Report:
         """How far the package in `folder` is off; `say` is told how many kernels of how many have run."""
         v = self.limits
-        policy = (v.seed, v.samples, v.rtol, v.atol, v.bf16, v.f16)
+        policy = (v.seed, self.samples, v.rtol, v.atol, v.bf16, v.f16)
         judged = (self.blueprints, v.check)
         return verify_outputs(
             folder, self.model, self.inputs, *policy, True, *judged, brief=True, say=say, runs=self.runs

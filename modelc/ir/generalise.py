@@ -20,6 +20,7 @@ from modelc.ir.nest import Branch, For, Nest, Stmt
 from modelc.ir.sizes import Sizes, at, expr_at, expr_of, is_sized
 
 T = TypeVar("T")
+SHOWN = 4  # names that are told
 
 
 def generalised(samples: Sequence[T], explained: Explained) -> T:
@@ -134,7 +135,7 @@ class _General:
                 return first
             return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
         if isinstance(first, Mapping):
-            self.same([list(x) for x in samples], f"{where}: names")
+            self.same_names([list(x) for x in samples], where)
             return {k: self.form([x[k] for x in samples], f"{where}.{k}") for k in first}
         if isinstance(first, frozenset):
             self.same(list(samples), where)
@@ -166,6 +167,15 @@ class _General:
         ):
             raise Unexplained(f"{where}: {' and '.join(show_conditions(x) for x in samples)}")
         return tuple(self.form([by.get(_skeleton(c)) for by in by_form], where) for c in whole)
+
+    def same_names(self, names: Sequence[list[str]], where: str) -> None:
+        for number, others in enumerate(names):
+            if others != names[0]:
+                apart = [name for name in (*names[0], *others) if (name in names[0]) != (name in others)] or [
+                    "their order"
+                ]
+                at = ", ".join(f"{k}={n}" for k, n in self.explained.samples[number].items())
+                raise Unexplained(f"{where} has other names at {at}: {', '.join(map(str, apart[:SHOWN]))}")
 
     def same(self, facts: Sequence[Any], where: str) -> None:
         if any(fact != facts[0] for fact in facts):

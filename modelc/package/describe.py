@@ -35,6 +35,7 @@ def described(path: Path) -> dict[str, Any]:
             }
             for plan in m.variants
         ],
+        "origin": None if m.origin is None else asdict(m.origin),
         "constants": [_constant(constant) for constant in m.constants],
         "bounds": dict(m.bounds),
         "states": [{**asdict(state.input), "output": state.output} for state in first.states],

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from modelc.errors import PackageError
-from modelc.ir.expr import Const, Expr, Op, Size
-from modelc.ir.sizes import expr_of, is_sized, most
+from modelc.ir.in_c import in_c
+from modelc.ir.sizes import is_sized, most
 from modelc.package.header import exported_source
 from modelc.package.spec import (
     Argument,
@@ -37,15 +38,13 @@ POINTERS = {
     "slot": "frame->slots[{index}]",
     "size": "(uint8_t *)&frame->sizes[{index}]",
 }
-INFIX = {"add": "+", "sub": "-", "mul": "*"}
-CALLED = {"floordiv": "mc_quotient", "mod": "mc_remainder", "min": "mc_smaller", "max": "mc_larger"}
 SPACES = {space: f"MC_{space.upper()}" for space in POINTERS}
 
 
 def plan_source(spec: PackageSpec, build_id: str, schema_version: int, params_sha256: str) -> str:
     """The text of model_plan.c."""
     variants = [_variant(number, plan) for number, plan in enumerate(spec.variants)]
-    metadata = {
+    metadata: dict[str, Any] = {
         "name": spec.name,
         "build_id": build_id,
         "schema_version": schema_version,
@@ -55,6 +54,8 @@ def plan_source(spec: PackageSpec, build_id: str, schema_version: int, params_sh
         "versions": dict(sorted(spec.versions.items())),
         "notes": list(spec.notes),
     }
+    if spec.origin is not None and not spec.form.freestanding:  # where flash is short it is in the manifest alone
+        metadata["origin"] = asdict(spec.origin)
     padded_tables, padded_fields = _padded(spec)
     digest = ", ".join(f"0x{byte:02x}" for byte in bytes.fromhex(params_sha256))
     return f"""#include "modelc_runtime.h"
@@ -161,18 +162,7 @@ class Names:
 
     def __call__(self, number: int) -> str:
         """The number as an expression; a plain one as it is."""
-        return self._text(expr_of(number)) if is_sized(number) else str(number)
-
-    def _text(self, e: Expr) -> str:
-        if isinstance(e, Size):
-            return self.at[e.name]
-        if isinstance(e, Const):
-            return f"INT64_C({e.value})"
-        assert isinstance(e, Op)
-        a, b = map(self._text, e.args)
-        if e.name in CALLED:
-            return f"{CALLED[e.name]}({a}, {b})"
-        return f"({a} {INFIX[e.name]} {b})"
+        return in_c(number, self.at)
 
 
 def _trips(name: str, extent: int, names: Names) -> str:

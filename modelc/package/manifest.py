@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from modelc.errors import PackageError
 from modelc.ir.expr import Size
+from modelc.ir.origin import Origin
 from modelc.ir.sizes import is_sized, number_of, text_of
 from modelc.package.form import Form
 from modelc.package.padding import Padding
@@ -77,6 +78,7 @@ class Manifest:
     verification: Mapping[str, Any] | None = None
     constants: tuple[FixedInput, ...] = ()  # inputs of the model that have been fixed
     padding: Padding | None = None  # along which dimensions inputs may be shorter than a variant's
+    origin: Origin | None = None  # what the model says of itself
     bounds: Mapping[str, int] = field(default_factory=dict)  # the most that values of the model can be, as a user said
 
     def to_json(self) -> str:
@@ -93,7 +95,7 @@ class Manifest:
 
 _ABSENT = (
     *("stride", "loops", "control", "slots", "states", "sizes", "count", "condition", "go", "refusal"),
-    *("padding", "fills", "bounds", "on", "written", "extents", "takes", "free"),
+    *("padding", "fills", "bounds", "on", "written", "extents", "takes", "free", "origin"),
 )
 _NUMBERS = frozenset(  # that may depend on sizes
     {"extents", "extent", "offset", "stride", "shape", "strides", "low", "high", "limit", "bytes"}

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from modelc.errors import PackageError
 from modelc.ir.expr import DTYPES, Size
 from modelc.ir.generalise import instance
+from modelc.ir.origin import Origin
 from modelc.ir.sizes import Sizes, least, most
 from modelc.package.form import Form, prefix_of
 from modelc.package.padding import Padding
@@ -322,7 +323,8 @@ class PackageSpec:
     and apart; `objects` are ELF objects by name; `choices` becomes choices.json; `versions` are of the tools used;
     `check_addresses`: steps have their checks; `constants` are inputs of the model that the package does not take;
     `padding` says along which dimensions inputs may be shorter than a variant's; `bounds` the most that values of the
-    model can be which sizes are made of, where a user has said so; `form` what the package is made as.
+    model can be which sizes are made of, where a user has said so; `origin` what the model says of itself; `form` what
+    the package is made as.
     """
 
     name: str
@@ -338,6 +340,7 @@ class PackageSpec:
     constants: tuple[FixedInput, ...] = ()
     padding: Padding | None = None
     bounds: Mapping[str, int] = field(default_factory=dict)
+    origin: Origin | None = None
     form: Form = field(default_factory=Form)
 
     def __post_init__(self) -> None:

@@ -110,6 +110,7 @@ def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
             constants=spec.constants,
             padding=spec.padding,
             bounds=dict(sorted(spec.bounds.items())),
+            origin=spec.origin,
         )
         (folder / manifest.NAME).write_text(made.to_json())
     return made

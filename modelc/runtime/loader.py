@@ -9,6 +9,7 @@ Loading a package executes the library in it: load only packages whose origin yo
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import importlib
 import json
@@ -223,10 +224,11 @@ class Model:
         if _variants_of(manifest) != self.variants:
             raise ModelError(f"{path}/{MANIFEST} describes other inputs or outputs than {library_file.name}: {AGAIN}")
         self.inputs, self.outputs = self.variants[0]  # of the first variant
+        self.constants = _constants(manifest)  # inputs of the ONNX model that the package does not take
         sized, cut, free = _sized(manifest), _cut(manifest), _free(manifest)
         self._padded = cut is not None or any(outputs is not None for outputs in free)
         self._bounds = [_Bound(k, v, sized[k], cut or (), free[k]) for k, v in enumerate(self.variants)]
-        self._input_dtypes = [(t, _numpy_dtype(t.dtype)) for t in self.inputs]
+        self._input_dtypes = [(t, numpy_dtype(t.dtype)) for t in self.inputs]
 
     def _tensors(self, kind: str, variant: int) -> list[TensorInfo]:
         count = getattr(self._library, f"{kind}_count")(self._handle, variant)
@@ -403,7 +405,7 @@ class Model:
             if tensor.name not in inputs:
                 raise ModelError(self._refuse_names(inputs))
             array = np.asarray(inputs[tensor.name])
-            if array.dtype != dtype and array.dtype != _bits_dtype(tensor.dtype):
+            if array.dtype != dtype and array.dtype != bits_dtype(tensor.dtype):
                 raise ModelError(f"input '{tensor.name}' is {array.dtype.name}; the model takes {tensor.dtype}")
             arrays.append(np.asarray(array, order="C"))
         return arrays
@@ -466,7 +468,7 @@ class _Output:
     it would come page by page, at every run. What is given out are views, for which numpy counts references."""
 
     def __init__(self, info: TensorInfo) -> None:
-        self.name, self.shape, self.dtype = info.name, info.shape, _numpy_dtype(info.dtype)
+        self.name, self.shape, self.dtype = info.name, info.shape, numpy_dtype(info.dtype)
         self.kept: list[tuple[Array, int]] = []  # with their addresses
 
     def idle(self) -> tuple[Array, int]:
@@ -512,7 +514,7 @@ class _Bound:
             array = out.get(name)
             if array is None:
                 array = aligned(shape, dtype)
-            elif array.shape != shape or array.dtype not in (dtype, _bits_dtype(dtype.name)):
+            elif array.shape != shape or array.dtype not in (dtype, bits_dtype(dtype.name)):
                 description = f"{array.dtype.name} {list(array.shape)}"
                 raise ModelError(f"'out' has {description} for output '{name}', which is {dtype.name} {list(shape)}")
             elif not (array.flags.c_contiguous and array.flags.writeable):
@@ -534,6 +536,17 @@ def _variants_of(manifest: dict[str, Any]) -> list[Variant] | None:
         return [Variant(tensors(v["inputs"]), tensors(v["outputs"])) for v in manifest["variants"]]
     except (KeyError, TypeError, IndexError):
         return None
+
+
+def _constants(manifest: dict[str, Any]) -> dict[str, Array]:
+    try:
+        tensors = [(constant["tensor"], constant["data"]) for constant in manifest.get("constants", ())]
+        return {
+            tensor["name"]: np.frombuffer(base64.b64decode(data), numpy_dtype(tensor["dtype"])).reshape(tensor["shape"])
+            for tensor, data in tensors
+        }
+    except (KeyError, TypeError, ValueError):
+        raise ModelError(f"{MANIFEST} is damaged: its constants cannot be read; {AGAIN}") from None
 
 
 def _sized(manifest: dict[str, Any]) -> list[tuple[int, ...]]:
@@ -591,15 +604,15 @@ def _cut(manifest: dict[str, Any]) -> tuple[int, ...] | None:
     return outputs
 
 
-def _numpy_dtype(dtype: str) -> np.dtype[Any]:
-    bits = _bits_dtype(dtype)
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    bits = bits_dtype(dtype)
     try:
         return bits if bits.name == dtype else np.dtype(getattr(importlib.import_module("ml_dtypes"), dtype))
     except (ImportError, AttributeError):
         return bits
 
 
-def _bits_dtype(dtype: str) -> np.dtype[Any]:
+def bits_dtype(dtype: str) -> np.dtype[Any]:
     return np.dtype("uint16" if dtype == "bfloat16" else "uint8" if dtype in _NARROW else dtype)
 
 

@@ -139,7 +139,8 @@ typedef struct modelc_api {
     /* What the last failed call of this thread has to say. */
     const char *(*last_error)(void);
 
-    /* JSON text: name, build id, target, versions, notes. */
+    /* JSON text: name, build id, target, versions, notes, and, but in a free-standing package, "origin": what the model
+       says of itself, with its metadata_props as "metadata". */
     const char *(*metadata)(const modelc_handle *handle);
 
     int32_t (*thread_count)(const modelc_handle *handle);

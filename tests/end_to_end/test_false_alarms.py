@@ -11,6 +11,7 @@ from exported_networks import SLICES
 from forked import Outcome
 from layer_draft import LayerDraft
 from networks import random_inputs, run, write
+from onnx.parser import parse_model
 from right_packages import KINDS, Asked, Made, Refusal, compiled, every, kinds_of, layer, made, summary, table
 
 import modelc
@@ -42,6 +43,15 @@ def test_normalisations_of_many_channels_are_accepted(asked: Asked, number: int)
 
 def test_a_chain_of_a_thousand_nodes_is_accepted(asked: Asked) -> None:
     assert compiled(layer("long chain", asked.seed, 0, 0), 0, "long chain", asked) is None
+
+
+def test_a_factor_that_is_taken_for_zero_is_accepted(tmp_path: Path) -> None:
+    """sigmoid(-88) is subnormal, and 88 times that is not."""
+    text = "silu (float[64] x) => (float[64] y) { s = Sigmoid (x) y = Mul (x, s) }"
+    onnx.save(parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'), tmp_path / "m.onnx")
+    inputs = {"x": np.linspace(-95, -86, 64, dtype=np.float32)}
+    result = modelc.compile(tmp_path / "m.onnx", output=tmp_path / "m.modelc", inputs=inputs, database=False)
+    assert result.report is not None and result.report.passed
 
 
 def test_a_network_is_accepted(asked: Asked) -> None:

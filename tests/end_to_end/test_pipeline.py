@@ -204,7 +204,7 @@ def test_empty_values_are_compiled_beside_others_and_where_the_model_says_them(t
     assert modelc.compile(path, output=tmp_path / "q", database=False).kernels == 0
 
 
-@pytest.mark.parametrize(("shape", "flags"), [(["n", "n + 1"], "--dim n=N"), (["", 3], "--shape x=N,3")])
+@pytest.mark.parametrize(("shape", "flags"), [(["n", "n + 1"], "--dim n=N"), (["", 3], r"--dim 'x\[0\]=N'")])
 def test_what_has_no_elements_is_refused_with_the_flags_that_made_it_so(tmp_path, shape, flags) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"])]
     path = small.save(tmp_path / "m.onnx", nodes, {"x": shape}, {"y": shape}, {})

@@ -76,5 +76,6 @@ def test_importing_the_runtime_loads_nothing_else() -> None:
     assert done.stdout.splitlines() == [
         "[]",
         "['modelc', 'modelc.runtime', 'modelc.runtime.bits', 'modelc.runtime.files', 'modelc.runtime.loader', "
-        "'modelc.runtime.session', 'modelc.runtime.shown']",
+        "'modelc.runtime.options', 'modelc.runtime.providers', 'modelc.runtime.refusals', 'modelc.runtime.session', "
+        "'modelc.runtime.shown', 'modelc.runtime.values']",
     ], done.stderr

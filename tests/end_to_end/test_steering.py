@@ -144,8 +144,8 @@ def test_constants_of_any_dtype_and_form(tmp_path) -> None:
 
 
 def test_dimensions_that_are_sums_follow_from_their_parts() -> None:
-    declared = {"a": ("past", 4), "b": (2, "past + now"), "c": ("now+1", "", 3)}
-    assert free_flags(declared) == ["--dim past=N", "--dim now=N", "--shape c=N,N,3"]
+    declared = {"a": ("past", 4), "b": (2, "past + now"), "c": ("now+1", "c[1]", 3)}
+    assert free_flags(declared) == ["--dim past=N", "--dim now=N", "--dim 'c[1]=N'"]
     assert free_flags({"a b": ("x y",)}) == ["--dim 'x y=N'"]
     found = fixed_shapes(declared, {"c": (8, 5, 3)}, {"past": 6, "now": 7})
     assert found == {"a": (6, 4), "b": (2, 13), "c": (8, 5, 3)}

@@ -99,8 +99,8 @@ def test_free_dimensions_are_listed_with_the_flag(tmp_path):
     with pytest.raises(ModelError) as error:
         import_model(path)
     text = str(error.value)
-    assert "add --shape X=N,3,N,4:" in text  # which fixes the batch of M too
-    assert "input 'X' [batch, 3, ?, 4]" in text and "input 'M' [batch, 1, 1, 1]" in text
+    assert "add --dim batch=N --dim 'X[2]=N':" in text  # a dimension without a name has the input's
+    assert "input 'X' [batch, 3, X[2], 4]" in text and "input 'M' [batch, 1, 1, 1]" in text
 
 
 def test_a_named_dimension_is_fixed_everywhere(tmp_path):

@@ -44,6 +44,7 @@ ROOMS = (  # from the top
     "compile",
     "quantize",
     "tune",
+    "session",
     "build",
     "report",
     "cli",

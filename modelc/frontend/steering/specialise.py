@@ -17,7 +17,7 @@ from modelc.frontend.load.read import ELEMENT_TYPES, element_type
 from modelc.ir.graph import Value
 
 NUMBER = re.compile("[0-9]{1,9}")
-Dims = tuple[int | str, ...]  # a free dimension is its name, or the empty string
+Dims = tuple[int | str, ...]  # a free dimension is its name; without one it is INPUT[AXIS]
 
 
 def input_values(
@@ -95,27 +95,14 @@ def partly_fixed(
 def free_flags(declared: Mapping[str, Dims | None], number: str = "N") -> list[str]:
     """The flags that fix all free dimensions, as a shell takes them, with `number` where the user's own belongs; an
     input without a shape is shown with one dimension."""
-    by_shape = {name: d for name, d in declared.items() if d is None or "" in d}
-    covered = {d for shape in by_shape.values() for d in shape or ()}
-    flags = [f"--dim {quote(f'{name}={number}')}" for name in dimension_names(declared) if name not in covered]
-    for name, shape in by_shape.items():
-        listed = ",".join(number if isinstance(d, str) else str(d) for d in (shape or ("",)))
-        flags.append(f"--shape {quote(f'{name}=')}{listed}")
-    return flags
+    flags = [f"--dim {quote(f'{name}={number}')}" for name in dimension_names(declared)]
+    return flags + [f"--shape {quote(f'{name}=')}{number}" for name, dims in declared.items() if dims is None]
 
 
 def free_places(declared: Mapping[str, Dims | None]) -> list[str]:
     """What each number is that free_flags leaves open, in words."""
-    places = []
-    for name, shape in declared.items():
-        if shape is None:
-            places.append(f"the whole shape of {name!r}")
-        elif "" in shape:
-            for axis, dim in enumerate(shape):
-                if isinstance(dim, str):
-                    places.append(f"dimension {axis} of {name!r}" + f" ({dim})" * bool(dim))
-    covered = {d for shape in declared.values() if shape and "" in shape for d in shape}
-    return [*(name for name in dimension_names(declared) if name not in covered), *places]
+    whole = [f"the whole shape of {name!r}" for name, dims in declared.items() if dims is None]
+    return [*dimension_names(declared), *whole]
 
 
 def dimension_names(declared: Mapping[str, Dims | None]) -> list[str]:
@@ -185,10 +172,10 @@ def _dims(info: onnx.ValueInfoProto) -> Dims | None:
     return tuple(
         d.dim_value
         if d.HasField("dim_value") and d.dim_value >= 0
-        else ""
-        if d.dim_param in ("?", "None", "-1")
+        else f"{info.name}[{axis}]"
+        if d.dim_param in ("", "?", "None", "-1")
         else d.dim_param
-        for d in dims
+        for axis, d in enumerate(dims)
     )
 
 

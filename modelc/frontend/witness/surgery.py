@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import onnx
 from numpy.typing import NDArray
 
 from modelc.frontend.control.structure import reads
+from modelc.frontend.load.origin import origin_of
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.load.read import ELEMENT_TYPES
 
@@ -234,6 +235,7 @@ def summary(model: onnx.ModelProto) -> dict[str, Any]:
     return {
         "name": graph.name,
         "producer": f"{model.producer_name} {model.producer_version}".strip(),
+        "origin": asdict(origin_of(model)),
         "opsets": {s.domain or "ai.onnx": s.version for s in model.opset_import},
         "inputs": [_described(value) for value in graph.input if value.name not in constants],
         "outputs": [_described(value) for value in graph.output],

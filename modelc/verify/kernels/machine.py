@@ -6,6 +6,7 @@ what is not known of the machine code, for every rounding:
     a * b + c    LLVM may contract it to one rounding: a roundoff of the product
     functions    what their polynomials are off by (rounding.py)
     orders       of sums by an instruction that adds up by itself: n roundoffs of the magnitudes that are added
+    subnormals   CPUs may take them for zero: in x * sigmoid(x) the second factor, which the first makes a normal number
 
 (N. J. Higham, Accuracy and Stability of Numerical Algorithms, section 4.2, for sums in any order.) LLVM reassociates
 nothing: kernels are compiled without fast-math.
@@ -21,6 +22,7 @@ import numpy as np
 from modelc.ir.expr import DTYPES, Op
 from modelc.verify.kernels.rounding import (
     PLACES,
+    TINY,
     Analysis,
     Array,
     Rounded,
@@ -43,6 +45,7 @@ class Machine(Analysis):
         with np.errstate(all="ignore"):
             number = value.astype(DTYPES[dtype]).astype(np.float64)
         error = np.where(far > 0, far + 2.0 ** -PLACES[dtype] * (np.abs(value) + far), 0.0)
+        error = error + np.where(np.abs(value) < TINY[dtype], np.abs(value), 0.0)
         error = np.where(np.isfinite(value), np.where(np.isnan(error), np.inf, error), 0.0)
         return Rounded(number, dtype, None, error if error.any() else None)
 
