@@ -238,7 +238,7 @@ modelc_status modelc_run_shaped(modelc_handle *handle, int32_t variant, const in
     frame.sizes = kept->sizes;
     kept->said = 0;
     for (int32_t d = 0; d < mc_the_model.dim_count; d++) kept->extents[d] = mc_extent_of(v, shapes, d);
-    mc_dims_of(v, shapes, kept->dims, NULL, 0);
+    if (v->size_count) mc_dims_of(v, shapes, kept->dims, NULL, 0);
     frame.dims = kept->dims;
     if (shapes && mc_the_model.dim_count) {
         mc_fill_up(v, shapes, inputs, handle->filled, handle->inputs);
