@@ -171,29 +171,44 @@ def generalised_program(samples: Sequence[Program], largest: Program | None, ope
     """The Programs at the samples as one. Constants that are longer at larger sizes are the beginning of what they are
     in the `largest`. Raises ModelError, with the place where they are no such thing."""
     general, samples = _general(samples, open_sizes)
+    return _with_constants(general, samples, largest)
+
+
+def _with_constants(general: Program, samples: Sequence[Program], largest: Program | None) -> Program:
+    """The general Program with the constants of the samples, in its bodies too."""
     values, constants = {**general.values}, dict[str, Array]()
     strided = set[str]()
+    taken = {name for bound in general.tasks if bound.bodies for name in bound.inputs}
     for name, data in samples[0].constants.items():
         each = [sample.constants[name] for sample in samples]
         if all(x is data or (x.shape == data.shape and np.array_equal(x, data)) for x in each):
             constants[name] = data
             continue
-        constants[name], strides = _beginning(name, values[name].shape, each, largest)
+        constants[name], strides = _beginning(name, values[name].shape, each, largest, name not in taken)
         values[name] = replace(values[name], strides=strides)
         strided.add(name)
-    tasks = tuple(_with_strides(bound, values, strided) for bound in general.tasks) if strided else general.tasks
-    return replace(general, values=values, constants=constants, tasks=tasks)
+    tasks = [_with_strides(bound, values, strided) for bound in general.tasks]
+    of_largest = {bound.task.name: bound.bodies for bound in largest.tasks} if largest is not None else {}
+    for k, bound in enumerate(tasks):
+        if bound.bodies:
+            in_samples = zip(*(sample.tasks[k].bodies for sample in samples), strict=True)
+            at_most = of_largest.get(bound.task.name, (None,) * len(bound.bodies))
+            inner = zip(bound.bodies, in_samples, at_most, strict=True)
+            tasks[k] = replace(bound, bodies=tuple(_with_constants(*bodies) for bodies in inner))
+    return replace(general, values=values, constants=constants, tasks=tuple(tasks))
 
 
 def _beginning(
-    name: str, shape: tuple[int, ...], each: Sequence[Array], largest: Program | None
+    name: str, shape: tuple[int, ...], each: Sequence[Array], largest: Program | None, once_where_same: bool
 ) -> tuple[Array, tuple[int, ...]]:
     """What is stored of a constant whose length depends on sizes, and the strides by which it is read: along a
-    dimension in which it is everywhere the same once, along others for the most. Raises ModelError for another one,
-    NeedsLargest where it is not known."""
+    dimension in which it is everywhere the same once, along others for the most (`once_where_same`; control flow takes
+    what is in one piece). Raises ModelError for another one, NeedsLargest where it is not known."""
     free = [axis for axis, n in enumerate(shape) if is_sized(n)]
     same = [
-        axis for axis in free if all(np.array_equal(x, np.repeat(x[_first(axis)], x.shape[axis], axis)) for x in each)
+        axis
+        for axis in free
+        if once_where_same and all(np.array_equal(x, np.repeat(x[_first(axis)], x.shape[axis], axis)) for x in each)
     ]
     once = [x[tuple(slice(1) if axis in same else slice(None) for axis in range(x.ndim))] for x in each]
     if {*free} == {*same}:
@@ -222,7 +237,7 @@ def _first(axis: int) -> tuple[slice, ...]:
 def _general(samples: Sequence[Program], open_sizes: AnySize) -> tuple[Program, Sequence[Program]]:
     """The Program without constants, and the samples that say it: where one that is far from the usual sizes is cut
     into other Tasks, as costs less there, the others do."""
-    plain = [replace(sample, constants=dict.fromkeys(sample.constants, _NO_DATA)) for sample in samples]
+    plain = [*map(_without_data, samples)]
     near = [k for k, run in enumerate(open_sizes.samples) if all(n < FAR * open_sizes.usual[s] for s, n in run.items())]
     sentence = ""
     for places in (range(len(samples)), near):
@@ -234,6 +249,11 @@ def _general(samples: Sequence[Program], open_sizes: AnySize) -> tuple[Program, 
     raise ModelError(
         f"what the model computes cannot be said for every size of its inputs: {sentence}; fix dimensions with --dim"
     )
+
+
+def _without_data(program: Program) -> Program:
+    tasks = (replace(b, bodies=tuple(map(_without_data, b.bodies))) if b.bodies else b for b in program.tasks)
+    return replace(program, constants=dict.fromkeys(program.constants, _NO_DATA), tasks=tuple(tasks))
 
 
 _NO_DATA = np.zeros(0)  # of constants, which are compared by their names

@@ -13,17 +13,21 @@ from modelc.compile.choices import Shapes
 from modelc.compile.pipeline import QUANTIZING, Built, Run, place_of
 from modelc.compile.programs import Programs
 from modelc.compile.publish import Comparison, publish
-from modelc.errors import blaming
+from modelc.errors import ModelError, blaming
 from modelc.forks import shared
+from modelc.frontend.building.trips import Trips, differing
 from modelc.frontend.onnx import import_model
 from modelc.frontend.steering.flags import steered
 from modelc.ir.generalise import instance, nest_at
+from modelc.ir.graph import Graph
 from modelc.ir.program import Program
 from modelc.ir.sizes import Sizes
 from modelc.plan.program import Compiled
 from modelc.space.any_size import Looks, chosen_at_all_sizes
 from modelc.space.choose import Chosen
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
+
+LOOKS = 8  # imports at the samples until it is known which nodes are loops
 
 
 @dataclass
@@ -32,6 +36,27 @@ class OpenRun(Run):
 
     any_size: AnySize = field(default_factory=lambda: AnySize((), (), ()))
     fixed: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    loops: frozenset[str] | None = None  # nodes that sizes say the number of iterations of; None: it is not known yet
+
+    def originals(self, bounds: Mapping[str, int]) -> Sequence[Graph]:
+        """The model at the samples, all of the same nodes: what does not run equally often in all is a loop."""
+        for _ in range(LOOKS):
+            looks = [Trips(self.loops) for _ in self.shapes]
+            graphs = [
+                import_model(self.model, shapes, self.constants, bounds, trips)
+                for shapes, trips in zip(self.shapes, looks, strict=True)
+            ]
+            loops = differing(looks)
+            refused = {name: why for trips in looks for name, why in trips.refused.items() if name in loops}
+            for name, why in refused.items():
+                raise ModelError(f"sizes say how often node {name!r} runs, and it cannot be a loop: {why}")
+            if self.loops is None and loops == {name for trips in looks for name in trips.counts}:
+                self.loops = loops
+                return graphs
+            if self.loops is not None and loops <= self.loops:
+                return graphs
+            self.loops = loops | (self.loops or frozenset())
+        raise ModelError("which nodes run more often at larger sizes depends on which others are loops")
 
     def shapes_at(self, run: Sizes) -> Shapes:
         """The shapes of the model's inputs in a run."""
@@ -108,7 +133,8 @@ class OpenRun(Run):
 
     def blueprint_at(self, run: Sizes, general: Program, compiled: Mapping[str, Compiled]) -> Blueprint:
         """What the kernels are judged by in a run."""
-        graph = import_model(self.model, self.shapes_at(run), self.constants, self.config.inputs.bounds)
+        shapes, trips = self.shapes_at(run), Trips(self.loops or frozenset())
+        graph = import_model(self.model, shapes, self.constants, self.config.inputs.bounds, trips)
         program = program_at(general, instance(replace(general, constants={}), run))
         scheduled = dict[str, Scheduled]()
         for bound, here in zip(general.kernels, program.kernels, strict=True):

@@ -278,7 +278,7 @@ class Run:
         """import, simplify."""
         with self.stages.stage("import", str(self.model)) as dump:
             states, bounds = self.config.inputs.states, self.config.inputs.bounds
-            originals = [import_model(self.model, shapes, self.constants, bounds) for shapes in self.shapes]
+            originals = self.originals(bounds)
             if not self.config.check_addresses and any(map(checks_sizes, originals)):
                 raise ConfigError(
                     "the model computes sizes from data, which a run has to check: check_addresses is false"
@@ -298,6 +298,10 @@ class Run:
             for graph in graphs if self.stages.dumping else ():
                 dump(show_graph(graph, SHOWN_ELEMENTS))
         return Imported(tuple(originals), tuple(graphs), padding, inputs, real)
+
+    def originals(self, bounds: Mapping[str, int]) -> Sequence[Graph]:
+        """The model as it is imported at each set of shapes."""
+        return [import_model(self.model, shapes, self.constants, bounds) for shapes in self.shapes]
 
     def _simplified(self, graph: Graph, real: Reasons) -> Graph:
         """`graph` after the passes, where the contractions `real` are multiplied in float32."""

@@ -23,6 +23,7 @@ from modelc.frontend.building.build import Builder, OnnxNode
 from modelc.frontend.building.fold import KEPT, RANDOM, folded
 from modelc.frontend.building.functions import Functions, domain_of, operator_sets, schema_body
 from modelc.frontend.building.limits import FUNCTION_DEPTH
+from modelc.frontend.building.trips import Trips
 from modelc.frontend.classical.linear import strings_refused
 from modelc.frontend.control.branches import both_branches, branch_of
 from modelc.frontend.control.sequences import on_sequences
@@ -66,9 +67,11 @@ def import_model(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     constants: Mapping[str, Any] | None = None,
     bounds: Mapping[str, int] | None = None,
+    trips: Trips | None = None,
 ) -> Graph:
     """The model as a Graph of static shapes. `shapes` fixes the free dimensions of inputs by name; `constants` are the
-    inputs that are known when compiling; `bounds` says the most that values can be which sizes are made of.
+    inputs that are known when compiling; `bounds` says the most that values can be which sizes are made of. `trips`: it
+    is one of several imports, at other shapes, for one package.
 
     Raises ModelError: one for all unsupported operators, one for all free dimensions, one for whatever else is wrong.
     """
@@ -79,7 +82,7 @@ def import_model(
     nodes = live_nodes(model, path)
     uses = Uses(model.graph, path.parent)
     _refuse(path, advised(uses, _lacking(model, nodes, bounds or ())))
-    builder = Builder(bounds=bounds or {})
+    builder = Builder(bounds=bounds or {}, trips=trips)
     builder.advice = lambda name: f"{uses.advice(name)}{bound_advice(builder, name)}"
     importer = Importer(path.parent, _functions(model), builder, sizes=frozenset((*uses.sizes, *builder.bounds)))
     inputs = input_values(model.graph, shapes or {})

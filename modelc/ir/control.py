@@ -12,6 +12,7 @@ The attributes of a Loop: `counted` and `asked` say whether it is given a count 
 computes the next one; it carries `states`, goes along the first dimension of `parts` values, and makes at most `limit`
 iterations (-1: no limit). What it hands out are its last states, and of each `handed` value all of them, stacked: then
 there is a limit, for which there is room; what fewer iterations leave of it is zero here, and anything in a kernel.
+The limit may depend on Sizes (sizes.py).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class LoopForm:
     @classmethod
     def of(cls, attrs: Mapping[str, Any]) -> LoopForm:
         flags = (bool(attrs[name]) for name in ("counted", "asked", "asks"))
-        return cls(*flags, *(int(attrs[name]) for name in ("states", "parts", "limit")))
+        return cls(*flags, *(attrs[name] for name in ("states", "parts", "limit")))
 
     @property
     def first_state(self) -> int:

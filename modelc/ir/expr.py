@@ -113,7 +113,7 @@ class Size(_Arithmetic):
     most: int
 
     def __hash__(self) -> int:
-        return hash((self.name, self.most))
+        return hash((self.name, self.least, self.most))
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,7 +198,12 @@ class _Cell:
     def output(self, t: int) -> Load:
         """The hidden state after time `t`: past the end of a sequence it stays what it was, and zeros are returned."""
         name = "y1" if 1 in self.kept else f"hidden{self.d}"
-        return Load(name, (Const(t), Var("n"), Var("k"))) if self.masked else self.result(t)
+        return Load(name, (Const(t), Var("n"), Var("k"))) if self.apart else self.result(t)
+
+    @property
+    def apart(self) -> bool:
+        """Whether the hidden state is kept beside what is returned."""
+        return self.masked or 1 in self.kept
 
     def memory(self, t: int) -> Load:
         """The cell state of an LSTM after time `t`."""
@@ -214,7 +219,7 @@ class _Cell:
 
     def step(self, t: int, value: Expr, old: Expr) -> None:
         """The hidden state after time `t`, which was `old` before."""
-        if self.masked:
+        if self.apart:
             self.put("hidden", t, self.within(t, value, old), "y1" if 1 in self.kept else "")
             value = self.within(t, self.output(t), const(0, self.real))
         self.blocks.append(assign(f"h{self.d}_{t}", self.iters, self.result(t), value))

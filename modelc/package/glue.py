@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from modelc.errors import PackageError
@@ -142,7 +142,7 @@ def _variant(number: int, plan: Plan) -> str:
     thunks += "".join(_trips(f"trips_{number}_{i}", step.extent, names) for i, step in enumerate(plan.steps))
     thunks += _free_shapes(f"shape_{number}", plan, names)
     tables = _tensors(f"inputs_{number}", plan.inputs) + _tensors(f"outputs_{number}", plan.outputs)
-    tables += control_tables(str(number), plan) + _table("mc_state", f"states_{number}", _states(plan))
+    tables += control_tables(str(number), plan, names) + _table("mc_state", f"states_{number}", _states(plan))
     tables += _table("mc_extent", f"extents_{number}", (_row(size.output, size.axis) for size in plan.sizes))
     tables += _table("mc_size", f"sizes_{number}", _free_rows(plan.free))
     rows = [_step_row(f"{number}_{i}", step) for i, step in enumerate(plan.steps)]
@@ -207,7 +207,8 @@ def _thunk(name: str, step: Step, names: Names) -> str:
 def _pointer(argument: Argument, names: Names) -> str:
     offset = names(argument.offset) if is_sized(argument.offset) else f"{argument.offset}u"
     pointer = f"{POINTERS[argument.space].format(index=argument.index)} + {offset}"
-    return f"{pointer} + frame->iteration * INT64_C({argument.stride})" if argument.stride else pointer
+    stride = names(argument.stride) if is_sized(argument.stride) else f"INT64_C({argument.stride})"
+    return f"{pointer} + frame->iteration * {stride}" if is_sized(argument.stride) or argument.stride else pointer
 
 
 def _checks(name: str, checks: tuple[RangeCheck, ...], names: Names) -> str:
@@ -271,8 +272,9 @@ def _states(plan: Plan) -> Iterator[str]:
         offset += aligned(state.input.bytes)
 
 
-def control_tables(number: str, plan: Plan) -> str:
+def control_tables(number: str, plan: Plan, names: Names) -> str:
     """What a run decides about, and loops, as rows of mc_control: each before what is within it."""
+    said = _Said(f"said_{number}", names.within("dims"))
     controls: list[Control | Rolled] = [*plan.control, *plan.loops]
     controls.sort(key=lambda control: (control.first, -control.end))
 
@@ -285,30 +287,52 @@ def control_tables(number: str, plan: Plan) -> str:
         fields: dict[str, object] = {"first": control.first, "end": control.end}
         fields |= {"next": first_row(row, control.end)}
         if isinstance(control, Rolled):
-            fields |= {"kind": "MC_STEADY", "limit": control.count}
+            fields |= {"kind": "MC_STEADY", "limit": said.number(control.count)}
         elif isinstance(control, Branch):
             fields |= {"kind": "MC_BRANCH", "middle": control.middle, "cut": first_row(row, control.middle)}
-            fields |= {"condition": _address(control.condition)}
+            fields |= {"condition": said.address(control.condition)}
             fields |= {"refusal": _c_string(control.refusal) if control.refusal else 0}
         else:
-            fields |= {"kind": "MC_REPEAT", "limit": f"INT64_C({control.limit})"}
-            fields |= {at: _address(getattr(control, at)) for at in ("count", "condition", "number", "go")}
+            fields |= {"kind": "MC_REPEAT", "limit": said.number(control.limit)}
+            fields |= {at: said.address(getattr(control, at)) for at in ("count", "condition", "number", "go")}
             carried, moving = f"carried_{number}_{row}", f"moving_{number}_{row}"
             fields |= {"carried": carried, "carried_count": len(control.carried)}
             fields |= {"moving": moving, "moving_count": len(control.moving)}
-            tables += _table("mc_carried", carried, map(_part, control.carried))
-            tables += _table("mc_moving", moving, map(_part, control.moving))
+            tables += _table("mc_carried", carried, map(said.part, control.carried))
+            tables += _table("mc_moving", moving, map(said.part, control.moving))
         rows.append(_row(*(f".{name} = {value}" for name, value in fields.items())))
-    return tables + _table("mc_control", f"control_{number}", rows)
+    return said.functions + tables + _table("mc_control", f"control_{number}", rows)
 
 
-def _part(part: Carried | Moving) -> str:
-    """mc_carried or mc_moving, whose members are in the order of the fields."""
-    return _row(*(_address(value) if isinstance(value, Argument) else value for value in vars(part).values()))
+@dataclass
+class _Said:
+    """Numbers in tables, as mc_number: plain, or by a function of the run's sizes, of which each is made once."""
 
+    prefix: str
+    names: Names
+    made: dict[str, str] = field(default_factory=dict)
 
-def _address(argument: Argument | None) -> str:
-    return "{0}" if argument is None else _row(SPACES[argument.space], argument.index, f"{argument.offset}u")
+    def number(self, number: int) -> str:
+        if not is_sized(number):
+            return _row(f"INT64_C({number})", 0)
+        return _row(0, self.made.setdefault(self.names(number), f"{self.prefix}_{len(self.made)}"))
+
+    def address(self, argument: Argument | None) -> str:
+        if argument is None:
+            return "{0}"
+        return _row(SPACES[argument.space], argument.index, self.number(argument.offset))
+
+    def part(self, part: Carried | Moving) -> str:
+        """mc_carried or mc_moving, whose members are in the order of the fields; all but the last are places."""
+        *places, size = vars(part).values()
+        return _row(*(self.address(x) if isinstance(x, Argument) else x for x in places), self.number(size))
+
+    @property
+    def functions(self) -> str:
+        pairs = ((name, text) for text, name in self.made.items())
+        return "".join(
+            f"static int64_t {name}(const int64_t *dims) {{\n    return {text};\n}}\n" for name, text in pairs
+        )
 
 
 def _variant_row(number: int, plan: Plan) -> str:

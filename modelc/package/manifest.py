@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from modelc.errors import PackageError
 from modelc.ir.expr import Size
 from modelc.ir.origin import Origin
-from modelc.ir.sizes import number_of, text_of
+from modelc.ir.sizes import is_sized, number_of, text_of
 from modelc.package.form import Form
 from modelc.package.padding import Padding
 from modelc.package.schema import Mismatch, compiled
@@ -97,12 +97,14 @@ _ABSENT = (
     *("stride", "loops", "control", "slots", "states", "sizes", "count", "condition", "go", "refusal"),
     *("padding", "fills", "bounds", "on", "written", "extents", "takes", "free", "origin"),
 )
-_NUMBERS = frozenset({"extents", "extent", "offset", "shape", "strides", "low", "high"})  # that may depend on sizes
+_NUMBERS = frozenset(  # that may depend on sizes
+    {"extents", "extent", "offset", "stride", "shape", "strides", "low", "high", "limit", "bytes"}
+)
 
 
 def _without_zeros(fields: list[tuple[str, Any]]) -> dict[str, Any]:
     """What hardly any step and plan has is left out."""
-    return {name: value for name, value in fields if name not in _ABSENT or value}
+    return {name: value for name, value in fields if name not in _ABSENT or is_sized(value) or value}
 
 
 def _with_numbers(variant: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -462,10 +462,9 @@ def _check_argument(argument: Argument, calls: int, spaces: Mapping[str, tuple[i
     sizes = spaces[argument.space]
     if not 0 <= argument.index < len(sizes):
         raise PackageError(f"{what} uses {argument.space} {argument.index} of {len(sizes)}")
-    size, offset = sizes[argument.index], most(argument.offset)
-    last = offset + (calls - 1) * argument.stride
-    if not 0 <= min(offset, last) <= max(offset, last) <= size:
-        raise PackageError(f"{what} uses offset {offset} of {argument.space}, which has {size} bytes")
+    size, last = sizes[argument.index], argument.offset + (calls - 1) * argument.stride
+    if not 0 <= min(least(argument.offset), least(last)) <= max(most(argument.offset), most(last)) <= size:
+        raise PackageError(f"{what} uses offset {argument.offset} of {argument.space}, which has {size} bytes")
 
 
 def check_control(plan: Plan, where: str) -> None:
@@ -482,6 +481,10 @@ def check_control(plan: Plan, where: str) -> None:
         if not first <= cut <= end:
             raise PackageError(f"{where} has a branch of steps {first} to {end} that parts at {cut}")
         around += [part for part in ((cut, end), (first, cut)) if part[0] < part[1]]
+    for control in plan.control:
+        numbers = [least(part.bytes) for part in parts_of(control) if isinstance(part, Carried | Moving)]
+        if min(numbers, default=0) < 0 or (isinstance(control, Repeat) and least(control.limit) < -1):
+            raise PackageError(f"{where} has a loop over parts of fewer than no bytes, or of fewer than no iterations")
     for what, parts in (("states", plan.states), ("control flow", [x for c in plan.control for x in parts_of(c)])):
         slots = [n for part in parts for name, n in vars(part).items() if name in SLOTS]
         if any(not 0 <= slot < len(plan.slots) for slot in slots):

@@ -33,4 +33,10 @@ class TensorInfo:
 
     @property
     def bytes(self) -> int:
+        """Room for it: the most that it has."""
         return DTYPE_BYTES[self.dtype] * prod(self.shape)
+
+    @property
+    def bytes_in_run(self) -> int:
+        """What it has in a run, a number that its sizes say."""
+        return DTYPE_BYTES[self.dtype] * prod(self.extents or self.shape)

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from modelc.codegen.kernel import Kernel
 from modelc.codegen.lower.in_place import in_place
 from modelc.codegen.pack import pack_constant
-from modelc.errors import InvalidIR
+from modelc.errors import InvalidIR, ModelError
 from modelc.ir.addresses import Guard
-from modelc.ir.block import Block, Buffer, Task
+from modelc.ir.block import Block, Buffer, Task, compact_strides
 from modelc.ir.candidate import Candidate
 from modelc.ir.expr import DTYPES
 from modelc.ir.generalise import instance
@@ -29,7 +29,7 @@ from modelc.ir.graph import RANDOM_STATE, sized
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Leaf, Nest, walk
 from modelc.ir.program import BoundTask, Placed, Program
-from modelc.ir.sizes import Sizes
+from modelc.ir.sizes import Sizes, is_sized, same
 from modelc.package.spec import ArenaTensor, Argument, Extent, FreeSize, Plan, RangeCheck, Step, aligned
 from modelc.package.tensor import TensorInfo
 from modelc.partition.precision import rounded_values
@@ -396,14 +396,28 @@ class _Places:
             task, candidate, derived = at.task, at.candidate, at.derived
             stored = stored_constant(self.program, placed, region, task, candidate, derived)
         else:
-            data = _part(self.program.constants[placed.root], placed)
-            stored = StoredConstant(data, Buffer(name, placed.dtype, placed.shape), Layout())
+            stored = _compact(self.program.constants[placed.root], placed)
         return Argument("params", 0, self.parameters.place(stored.data, stored.buffer, stored.layout) + stored.offset)
 
 
 def _part(data: NDArray[Any], placed: Placed) -> NDArray[Any]:
     """What a compact view is of its root's data."""
     return data.reshape(-1)[placed.offset : placed.offset + placed.elements].reshape(placed.shape)
+
+
+def _compact(data: NDArray[Any], placed: Placed) -> StoredConstant:
+    """The constant as control flow takes it, row-major. What a run has of one that depends on sizes is its beginning.
+    Raises ModelError where that is not all in one piece."""
+    if not any(map(is_sized, placed.shape)):
+        data = _part(data, placed)
+        return StoredConstant(data, Buffer(placed.name, placed.dtype, placed.shape), Layout())
+    pairs = zip(compact_strides(placed.shape), placed.physical_strides, placed.shape, strict=True)
+    if placed.offset or not all(same(ours, theirs) or same(n, 1) for ours, theirs, n in pairs):
+        raise ModelError(
+            f"a loop or a branch takes the constant {placed.name!r}, of which sizes say more than its outermost "
+            "dimension; expected one of which a run takes the beginning"
+        )
+    return StoredConstant(data, Buffer(placed.name, placed.dtype, data.shape), Layout())
 
 
 @dataclass(frozen=True)

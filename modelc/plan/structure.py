@@ -11,7 +11,7 @@ from modelc.ir.block import OpaqueBlock
 from modelc.ir.control import LoopForm, captured
 from modelc.ir.graph import RANDOM_STATE
 from modelc.ir.program import BoundTask, Program
-from modelc.ir.sizes import DependsOnSize
+from modelc.ir.sizes import DependsOnSize, most
 from modelc.package.spec import SLOTS, Argument, Branch, Carried, Control, Moving, Plan, Repeat, Rolled, State, Step
 from modelc.package.tensor import TensorInfo
 from modelc.plan.roll import rolled
@@ -61,7 +61,7 @@ def _bytes_of_output(block: OpaqueBlock, plan: Plan, k: int) -> int:
     if block.meaning == "If":
         return plan.outputs[k].bytes
     form = LoopForm.of(dict(block.attrs))
-    return plan.outputs[k + form.asks].bytes * (1 if k < form.states else form.limit)
+    return plan.outputs[k + form.asks].bytes * (1 if k < form.states else most(form.limit))
 
 
 Part = TypeVar("Part", bound=Control | Carried | Moving)
@@ -152,10 +152,10 @@ class Assembly:
         carried = []
         for k, tensor in enumerate(given[: form.states]):
             places = (inputs[form.first_state + k], output(k), own(f"spare{k}"))
-            carried.append(Carried(self._slot(tensor.bytes), self._slot(tensor.bytes), *places, tensor.bytes))
+            carried.append(Carried(self._slot(tensor.bytes), self._slot(tensor.bytes), *places, tensor.bytes_in_run))
 
         def moving(tensors: Sequence[TensorInfo], starts: Iterable[Argument]) -> list[Moving]:
-            return [Moving(self._slot(t.bytes), at, t.bytes) for t, at in zip(tensors, starts, strict=False)]
+            return [Moving(self._slot(t.bytes), at, t.bytes_in_run) for t, at in zip(tensors, starts, strict=False)]
 
         parts = moving(given[form.states :][: form.parts], inputs[form.first_part :])
         handed = moving(made[form.states :], map(output, range(form.states, len(made))))

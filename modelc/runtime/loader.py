@@ -226,7 +226,7 @@ class Model:
         self.inputs, self.outputs = self.variants[0]  # of the first variant
         self.constants = _constants(manifest)  # inputs of the ONNX model that the package does not take
         sized, cut, free = _sized(manifest), _cut(manifest), _free(manifest)
-        self._padded = cut is not None or any(free)
+        self._padded = cut is not None or any(outputs is not None for outputs in free)
         self._bounds = [_Bound(k, v, sized[k], cut or (), free[k]) for k, v in enumerate(self.variants)]
         self._input_dtypes = [(t, numpy_dtype(t.dtype)) for t in self.inputs]
 

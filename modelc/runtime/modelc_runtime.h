@@ -49,13 +49,23 @@ static inline int64_t mc_remainder(int64_t a, int64_t b) { return a - mc_quotien
 static inline int64_t mc_smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t mc_larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
+/* A whole number of a run: `plain`, or what `said` makes of its sizes. */
+typedef struct mc_number {
+    int64_t plain;
+    int64_t (*said)(const int64_t *dims);
+} mc_number;
+
+static inline int64_t mc_number_in(const mc_number *number, const mc_frame *frame) {
+    return number->said ? number->said(frame->dims) : number->plain;
+}
+
 /* Where data is: so many bytes into the arena, the parameters, input or output `index`, where slot `index` points, or
  * size `index`. */
 typedef enum { MC_NOWHERE, MC_ARENA, MC_PARAMS, MC_INPUT, MC_OUTPUT, MC_SLOT, MC_SIZE } mc_space;
 typedef struct mc_address {
     mc_space space;
     int32_t index;
-    uint64_t offset;
+    mc_number offset;
 } mc_address;
 
 /* What an iteration hands to the next: the first reads `start`, then `result` and `spare` are written and read by turns;
@@ -66,14 +76,14 @@ typedef struct mc_carried {
     mc_address start;
     mc_address result;
     mc_address spare;
-    uint64_t bytes;
+    mc_number bytes;
 } mc_carried;
 
 /* What lies so many bytes further with every iteration. */
 typedef struct mc_moving {
     int32_t slot;
     mc_address start;
-    uint64_t bytes;
+    mc_number bytes;
 } mc_moving;
 
 /* What decides whether, and how often, the steps [first, end) run. Rows up to `next` are within it.
@@ -89,7 +99,7 @@ typedef struct mc_control {
     int32_t end;
     int32_t cut;
     int32_t next;
-    int64_t limit;
+    mc_number limit;
     const char *refusal; /* of a branch: how a run ends that comes to where there are no steps; NULL: it goes on */
     mc_address condition;
     mc_address count;

@@ -115,13 +115,14 @@ static modelc_status run_part(modelc_handle *handle, const mc_variant *v, part p
                               mc_counter *counters);
 
 static uint8_t *at(const mc_frame *frame, mc_address a) {
+    const int64_t offset = mc_number_in(&a.offset, frame);
     switch (a.space) {
-    case MC_ARENA: return frame->arena + a.offset;
-    case MC_PARAMS: return (uint8_t *)(uintptr_t)frame->params + a.offset;
-    case MC_INPUT: return (uint8_t *)(uintptr_t)frame->inputs[a.index] + a.offset;
-    case MC_OUTPUT: return (uint8_t *)frame->outputs[a.index] + a.offset;
-    case MC_SLOT: return frame->slots[a.index] + a.offset;
-    case MC_SIZE: return (uint8_t *)&frame->sizes[a.index] + a.offset;
+    case MC_ARENA: return frame->arena + offset;
+    case MC_PARAMS: return (uint8_t *)(uintptr_t)frame->params + offset;
+    case MC_INPUT: return (uint8_t *)(uintptr_t)frame->inputs[a.index] + offset;
+    case MC_OUTPUT: return (uint8_t *)frame->outputs[a.index] + offset;
+    case MC_SLOT: return frame->slots[a.index] + offset;
+    case MC_SIZE: return (uint8_t *)&frame->sizes[a.index] + offset;
     case MC_NOWHERE: break;
     }
     return NULL;
@@ -135,7 +136,8 @@ static modelc_status run_repeat(modelc_handle *handle, const mc_variant *v, int3
     const mc_control *c = &v->control[row];
     const part body = {c->first, c->end, row + 1, c->next};
     modelc_status status = MODELC_OK;
-    int64_t count = c->limit < 0 ? INT64_MAX : c->limit, done = 0, given;
+    const int64_t limit = mc_number_in(&c->limit, frame);
+    int64_t count = limit < 0 ? INT64_MAX : limit, done = 0, given;
     if (c->count.space != MC_NOWHERE) {
         memcpy(&given, at(frame, c->count), sizeof given); /* a user's buffer has any alignment */
         if (given < count) count = given;
@@ -148,8 +150,10 @@ static modelc_status run_repeat(modelc_handle *handle, const mc_variant *v, int3
             frame->slots[one->read] = frame->slots[one->written];
             frame->slots[one->written] = at(frame, done % 2 ? one->spare : one->result);
         }
-        for (int32_t i = 0; i < c->moving_count; i++)
-            frame->slots[c->moving[i].slot] = at(frame, c->moving[i].start) + (uint64_t)done * c->moving[i].bytes;
+        for (int32_t i = 0; i < c->moving_count; i++) {
+            const mc_moving *one = &c->moving[i];
+            frame->slots[one->slot] = at(frame, one->start) + done * mc_number_in(&one->bytes, frame);
+        }
         memcpy(at(frame, c->number), &done, sizeof done);
         if (!(status = ended(handle))) status = run_part(handle, v, body, frame, counters);
         go = is_true(frame, c->go);
@@ -157,7 +161,7 @@ static modelc_status run_repeat(modelc_handle *handle, const mc_variant *v, int3
     for (int32_t i = 0; i < c->carried_count && !status; i++) {
         const mc_carried *one = &c->carried[i];
         if (frame->slots[one->written] != at(frame, one->result))
-            memcpy(at(frame, one->result), frame->slots[one->written], (size_t)one->bytes);
+            memcpy(at(frame, one->result), frame->slots[one->written], (size_t)mc_number_in(&one->bytes, frame));
     }
     return status;
 }
@@ -173,7 +177,7 @@ static modelc_status run_control(modelc_handle *handle, const mc_variant *v, int
         if (c->refusal && taken.first == taken.end) return mc_fail(MODELC_BAD_DATA, "%s", c->refusal);
         return run_part(handle, v, taken, frame, counters);
     }
-    for (; frame->iteration < c->limit && !status; frame->iteration++)
+    for (const int64_t limit = mc_number_in(&c->limit, frame); frame->iteration < limit && !status; frame->iteration++)
         status = run_steps(handle, v, c->first, c->end, frame, counters);
     frame->iteration = 0;
     return status;
@@ -234,7 +238,7 @@ modelc_status modelc_run_shaped(modelc_handle *handle, int32_t variant, const in
     frame.sizes = kept->sizes;
     kept->said = 0;
     for (int32_t d = 0; d < mc_the_model.dim_count; d++) kept->extents[d] = mc_extent_of(v, shapes, d);
-    mc_dims_of(v, shapes, kept->dims, NULL, 0);
+    if (v->size_count) mc_dims_of(v, shapes, kept->dims, NULL, 0);
     frame.dims = kept->dims;
     if (shapes && mc_the_model.dim_count) {
         mc_fill_up(v, shapes, inputs, handle->filled, handle->inputs);

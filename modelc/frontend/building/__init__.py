@@ -1,6 +1,7 @@
 """What operators are imported with.
 
 limits.py    how large what a model holds may be
+trips.py     how often loops run, at several sizes
 functions.py domains, operator sets, schemas; functions by which operators are defined
 build.py     the Graph while nodes go in one by one
 fold.py      nodes whose inputs are all constant, computed while importing

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from modelc.errors import ModelError, NotKnown
 from modelc.frontend.building.limits import LARGEST_FOLDED, check_shape
 from modelc.frontend.building.sizes import Sizes, follow
+from modelc.frontend.building.trips import Trips
 from modelc.ir.graph import Graph, Node, Value
 from modelc.ops import operator_of
 
@@ -65,6 +66,7 @@ class Builder:
     limited: dict[str, int] = field(default_factory=dict)  # what sizes are made of, and the most that it can be
     promised: set[str] = field(default_factory=set)  # those of which the user says it: none of them is negative
     unbounded: dict[str, str] = field(default_factory=dict)  # sizes without a bound, and what the model calls them
+    trips: Trips | None = None  # where sizes say how often nodes run; None: shapes are fixed
     streams: int = 0  # nodes that draw random numbers from the handle's seed
 
     def value(self, name: str) -> Value:
@@ -89,6 +91,10 @@ class Builder:
                 f"modelc compiles static shapes only{self.advice(name)}"
             )
         return data
+
+    def stays_loop(self, node: OnnxNode, count: int) -> bool:
+        """Whether a node that runs `count` times here has to be a loop, for sizes say how often."""
+        return self.trips is not None and self.trips.stays(node.name, count)
 
     def has_room(self, size: int) -> bool:
         """Whether one more constant of so many bytes may be made."""

@@ -2,7 +2,8 @@
 (repeat.py), are imported once for each iteration.
 
 What an iteration carries to the next is handed over by name; what it hands out is put together by Concat. A few
-iterations tell how many nodes a loop becomes: what is computed when compiling is none."""
+iterations tell how many nodes a loop becomes: what is computed when compiling is none. Where sizes say how often a
+loop runs, it is left to a run, however short it is (building/trips.py)."""
 
 from __future__ import annotations
 
@@ -28,6 +29,7 @@ from modelc.ir.expr import DTYPES
 ENDLESS = 1 << 62  # iterations of a Loop without a trip count
 TRIED = 2  # iterations that tell what the others become
 MOST_FORESEEN = 1 << 13  # iterations whose conditions are computed beforehand
+BY_SIZES = "sizes say how often it runs"
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,17 @@ def _loop(importer: Importing, body: Body) -> str | None:
     trips, starts = (b.data(node.input(k)) for k in (0, 1))
     count = ENDLESS if trips is None else int(_only_number(trips, node))
     go = True if starts is None else bool(_only_number(starts, node))
+    unknown = [k for k, constant in enumerate((trips, starts)) if node.input(k) and constant is None]
+    if b.trips is not None and not unknown:
+        most = _foreseen(importer, body, count, states, 0) if count > 0 and go else 0
+        by_sizes = partial(_repeated, importer, body, BY_SIZES, most or 0)
+        if most is not None and b.stays_loop(node, most) and _left_by_sizes(importer, node, by_sizes):
+            return None
     if count <= 0 or not go:
         return _passed_through(importer, body)
-    for constant, name, what in ((trips, node.input(0), "trip count"), (starts, node.input(1), "condition")):
-        if name and constant is None:
-            return repeated_loop(importer, node, graph, body.outer, f"its {what} depends on data")
+    if unknown:
+        what = ("trip count", "condition")[unknown[0]]
+        return repeated_loop(importer, node, graph, body.outer, f"its {what} depends on data")
     handed: list[list[str]] = [[] for _ in range(scans)]
     done, before, made = 0, len(b.nodes), dict(b.sizes.made)
     while go and done < count:
@@ -125,6 +133,27 @@ def _passed_through(importer: Importing, body: Body) -> str | None:
 
 def _repeated(importer: Importing, body: Body, why: str, most: int) -> str | None:
     return repeated_loop(importer, body.node, body.graph, body.outer, why, most)
+
+
+def _left_by_sizes(importer: Importing, node: OnnxNode, repeat: Callable[[], str | None]) -> bool:
+    """Imports by `repeat` a loop that sizes say the trip count of; says whether it could, and remembers why not."""
+    b = importer.builder
+    assert b.trips is not None
+    why = list[str]()
+
+    def told() -> str | None:
+        try:
+            problem = repeat()
+        except ModelError as error:
+            why.append(str(error))
+            raise
+        why.extend([] if problem is None else [problem])
+        return problem
+
+    done = _left_to_a_run(importer, len(b.nodes), dict(b.sizes.made), told)
+    if not done:
+        b.trips.refused[node.name] = why[0]
+    return done
 
 
 def _left_to_a_run(
@@ -215,6 +244,10 @@ def _scan(importer: Importing, body: Body, attrs: dict[str, Any]) -> str | None:
         why = f"unrolled, it would be more than {most} nodes ({name})"
         return repeated_scan(importer, node, graph, body.outer, along, handed_out, why)
 
+    if b.stays_loop(node, count):
+        by_sizes = partial(repeated_scan, importer, node, graph, body.outer, along, handed_out, BY_SIZES)
+        if _left_by_sizes(importer, node, by_sizes):
+            return None
     if count * body.size > MOST_UNROLLED:
         return repeated(MOST_UNROLLED, "MOST_UNROLLED")
     if not count:

@@ -10,7 +10,6 @@ from modelc.frontend.building.bodies import Body, emit_control
 from modelc.frontend.building.build import Builder, OnnxNode
 from modelc.frontend.building.formula import Formula
 from modelc.frontend.operators.form import Fused
-from modelc.frontend.operators.recurrent import MOST_STEPS
 from modelc.ir.graph import Value
 from modelc.ops.rnn import activations_of
 
@@ -40,8 +39,6 @@ def _dynamic_quantize_lstm(b: Builder, n: OnnxNode) -> None:
         raise n.fail("expected sequences of full length and no input_forget, found one of them")
     if "clip" in n.attrs and not n.attrs["clip"] > 0:
         raise n.fail(f"expected a clip above 0, found {n.attrs['clip']}")
-    if time * directions > MOST_STEPS:
-        raise n.fail(f"expected at most {MOST_STEPS} steps in all directions (MOST_STEPS), found {time * directions}")
     sides = [_direction(f, d, hidden) for d in range(directions)]
     quantized = _quantized(f, n.inputs[0])
     given: list[str] = []
