@@ -14,7 +14,7 @@ from pathlib import Path
 
 from modelc.scratch import TemporaryFolder, make_private, user_cache
 
-FOLDER, PACKAGE, LOCK = "sessions", ".modelc", ".lock"
+FOLDER, PACKAGE, LOCK, REFUSED = "sessions", ".modelc", ".lock", ".refused"
 MOST_BYTES = 4 << 30  # of all packages; beyond it, what was not used for longest goes
 LEFT = 0.7  # of MOST_BYTES, that stay then
 YOUNG = 3600  # seconds since the last use, within which a package may be about to be opened
@@ -32,6 +32,17 @@ def package_of(key: str, make: Callable[[Path], None]) -> Path:
     with suppress(OSError):
         os.utime(place)
     return place
+
+
+def refuse(key: str, sentence: str) -> None:
+    """Notes that there is no package under this key, and why."""
+    with suppress(OSError):
+        (_folder() / f"{key}{REFUSED}").write_text(sentence)
+
+
+def is_refused(key: str) -> bool:
+    """Whether that was noted."""
+    return (_folder() / f"{key}{REFUSED}").exists()
 
 
 def discard(place: Path) -> None:
@@ -55,6 +66,8 @@ def clear_packages() -> int:
     for place in _packages(user_cache() / FOLDER):
         removed += _bytes(place)
         discard(place)
+    for note in (user_cache() / FOLDER).glob(f"*{REFUSED}"):
+        note.unlink(missing_ok=True)
     return removed
 
 

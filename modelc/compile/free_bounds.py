@@ -14,8 +14,8 @@ from pathlib import Path
 from modelc.errors import ModelError
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.onnx import import_model
-from modelc.frontend.steering.flags import Given, Shapes, steered
-from modelc.frontend.steering.specialise import Dims
+from modelc.frontend.steering.flags import Given, Shapes, looked_at, steered
+from modelc.frontend.steering.specialise import Dims, dimension_names
 from modelc.ir.graph import Graph
 
 TRIED = (64, 128, 224, 256, 320, 640, 32, 96, 80, 100, 16, 8, 4, 2, 1)  # of a dimension that is no batch
@@ -33,6 +33,7 @@ class Bounds:
     batches: frozenset[str]
     tables: tuple[int, ...]
     graph_at: Callable[[Mapping[str, int]], Graph]
+    known: Mapping[str, int] = field(default_factory=dict)  # numbers that the model is to take
     tried: dict[tuple[int, ...], Graph | None] = field(default_factory=dict)
     refused: str = ""  # why the model did not take the first sizes that were tried
 
@@ -59,6 +60,8 @@ class Bounds:
 
     def base(self) -> dict[str, int]:
         """Numbers that the model takes."""
+        if self.known and self.graph(self.known) is not None:
+            return dict(self.known)
         for batch in (2, 1):
             for number in TRIED:
                 numbers = {name: batch if name in self.batches else number for name in self.open_dims}
@@ -88,7 +91,8 @@ class Bounds:
         one = {**base, name: 1}
         graph = self.graph(one)
         most = min(LARGEST_BATCH, ROOM // max(_bytes(graph), 1)) if graph is not None else 1
-        return range(1, 1 + (most if most > 1 and self._takes(one, name, 2) else 1))
+        most = max(most, base[name]) if most > 1 and self._takes(one, name, 2) else base[name]
+        return range(1 if self._takes(base, name, 1) else base[name], 1 + most)
 
     def _takes(self, base: Mapping[str, int], name: str, number: int) -> bool:
         return self.graph({**base, name: number}) is not None
@@ -119,9 +123,10 @@ def default_ranges(
     partly: Mapping[str, Dims | None],
     open_dims: Sequence[str],
     fixed: tuple[Sequence[Shapes], Mapping[str, Sequence[int]], Mapping[str, Given]],
+    known: Mapping[str, int] | None = None,
 ) -> dict[str, range]:
     """The ranges of a model's dimensions `open_dims`, where its inputs have the shapes `partly`; shapes, dimensions and
-    constants are `fixed`. Raises ModelError."""
+    constants are `fixed`. `known` are numbers that it is to take, each in its range. Raises ModelError."""
     shapes, dims, constants = fixed
     places: dict[str, set[int]] = {name: set() for name in open_dims}
     for extents in partly.values():
@@ -136,7 +141,23 @@ def default_ranges(
     tables = {n for tensor in read_outline(model).graph.initializer for n in tensor.dims}
     several = len(open_dims) > 1
     batches = frozenset(name for name, axes in places.items() if (axes == {0} and several) or _is_batch(name))
-    return Bounds(tuple(open_dims), batches, tuple(tables), graph_at).ranges()
+    return Bounds(tuple(open_dims), batches, tuple(tables), graph_at, known or {}).ranges()
+
+
+def ranges_around(model: Path, shapes: Shapes, constants: Mapping[str, Given]) -> dict[str, int | range]:
+    """Of a model's free dimensions the ranges that its inputs of these shapes are in; one that is in none is a number.
+    Raises ModelError, and where an input has no shape."""
+    _, partly = looked_at(read_outline(model).graph, {}, {}, constants)
+    known: dict[str, int] = {}
+    for name, extents in partly.items():
+        if extents is None or len(extents) != len(shapes.get(name, ())):
+            raise ModelError(f"input {name!r} has no shape of which dimensions could be left open")
+        known |= {dim: n for dim, n in zip(extents, shapes[name], strict=True) if isinstance(dim, str)}
+    names = dimension_names(partly)
+    if missing := [name for name in names if name not in known]:
+        raise ModelError(f"no input has the dimension {missing[0]!r} by itself")
+    ranges = default_ranges(model, partly, names, ((), {}, constants), known)
+    return {name: numbers if len(numbers) > 1 else numbers[0] for name, numbers in ranges.items()}
 
 
 def _is_batch(name: str) -> bool:

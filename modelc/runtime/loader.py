@@ -411,8 +411,10 @@ class Model:
         return arrays
 
     def _bound_to(self, arrays: Sequence[Array]) -> tuple[_Bound, ctypes.Array[Any] | None]:
-        """The variant with the arrays' shapes; or the smallest to which they can be filled up, and these shapes."""
-        shapes = [array.shape for array in arrays]
+        """The variant with the arrays' shapes; or one that takes them, and these shapes."""
+        return self._fitting([array.shape for array in arrays])
+
+    def _fitting(self, shapes: Sequence[tuple[int, ...]]) -> tuple[_Bound, ctypes.Array[Any] | None]:
         for bound in self._bounds:
             if bound.shapes == shapes:
                 return bound, None
@@ -427,6 +429,16 @@ class Model:
             if self._library.fit(self._handle, table, ctypes.byref(variant)):
                 raise ModelError(_text(self._library.last_error()))
         return self._bounds[variant.value], table
+
+    def fits(self, shapes: Mapping[str, Sequence[int]]) -> bool:
+        """Whether the package takes inputs of these shapes, by name."""
+        if shapes.keys() != {tensor.name for tensor in self.inputs}:
+            return False
+        try:
+            self._fitting([tuple(shapes[tensor.name]) for tensor in self.inputs])
+        except ModelError:
+            return False
+        return True
 
     def _refuse_names(self, inputs: Mapping[str, Array]) -> str:
         wanted, given = [t.name for t in self.inputs], list(inputs)

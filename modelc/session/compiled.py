@@ -1,4 +1,5 @@
-"""The Source of a session on an ONNX model: a package for each set of shapes that its inputs come in."""
+"""The Source of a session on an ONNX model: a package for any size, and where there is none, or it does not take a
+size, one for each set of shapes that its inputs come in."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from modelc.runtime import Model, ModelError, load
 from modelc.runtime.refusals import Fail, InvalidArgument, InvalidProtobuf, NoSuchFile
 from modelc.runtime.session import Declared
 from modelc.runtime.values import ModelMetadata
-from modelc.session.packages import SourceModel, package_for
+from modelc.session.packages import SourceModel, package_for, package_of_any_size
 
 Array = NDArray[Any]
 Key = tuple[tuple[tuple[int, ...], bytes], ...]
@@ -45,6 +46,7 @@ class Compiled:
         self.metadata = ModelMetadata.of(asdict(interface.origin))
         self._steering = frozenset(interface.steering)
         self._open: OrderedDict[Key, Model] = OrderedDict()
+        self._general: dict[tuple[tuple[str, bytes], ...], Model | None] = {}  # by the constants
         self._lock = threading.Lock()
         if not self._steering and all(_is_fixed(declared) for declared in self.inputs):
             self._opened(tuple((_fixed(declared), b"") for declared in self.inputs), {})
@@ -97,12 +99,25 @@ class Compiled:
 
     def _loaded(self, shapes: Mapping[str, tuple[int, ...]], constants: Mapping[str, Array]) -> Model:
         with _refusing(Fail):
+            general = self._of_any_size(shapes, constants)
+            if general is not None and general.fits(shapes):
+                return general
             place = package_for(self._model, shapes, constants)
             try:
                 return load(place, threads=self._threads)
             except ModelError:  # it was damaged in the cache
                 discard(place)
                 return load(package_for(self._model, shapes, constants), threads=self._threads)
+
+    def _of_any_size(self, shapes: Mapping[str, tuple[int, ...]], constants: Mapping[str, Array]) -> Model | None:
+        """The package whose sizes are open, where there is one; a session opens it once."""
+        if all(_is_fixed(declared) for declared in self.inputs if declared.name not in constants):
+            return None
+        key = tuple((name, array.tobytes()) for name, array in constants.items())
+        if key not in self._general:
+            place = package_of_any_size(self._model, shapes, constants)
+            self._general[key] = None if place is None else load(place, threads=self._threads)
+        return self._general[key]
 
 
 @contextmanager

@@ -14,10 +14,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modelc.cache.code import code_digest
-from modelc.cache.packages import package_of
+from modelc.cache.packages import is_refused, package_of, refuse
 from modelc.compile.request import CompileRequest
 from modelc.database import code_version
-from modelc.errors import blaming
+from modelc.errors import ModelcError, ModelError, blaming
 from modelc.frontend.load.beside import files_beside
 from modelc.frontend.load.given import UNNAMED, model_file
 from modelc.package.read import sha256_of
@@ -70,11 +70,36 @@ def package_for(model: SourceModel, shapes: Shapes, constants: Constants) -> Pat
     return package_of(_key(model, shapes, constants, target), make)
 
 
-def _key(model: SourceModel, shapes: Shapes, constants: Constants, target: Target) -> str:
-    """The digest of all that decides the package."""
+def package_of_any_size(model: SourceModel, shapes: Shapes, constants: Constants) -> Path | None:
+    """The package of `model` whose free dimensions are left open: within bounds that inputs of the first `shapes` are
+    in, of whoever asked first. None where there is none, as was found out once."""
+    target = load_target("native")
+    key = _key(model, None, constants, target)
+
+    def make(place: Path) -> None:
+        from modelc.compile.command import compile_request
+        from modelc.compile.free_bounds import ranges_around
+
+        with model.file() as path, blaming(f"model {path}"):
+            dims = ranges_around(path, shapes, constants)
+            if not any(isinstance(numbers, range) for numbers in dims.values()):
+                raise ModelError("the model takes one size alone")
+            compile_request(CompileRequest(path, target, place, dims=dims, constants=constants))
+
+    if is_refused(key):
+        return None
+    try:
+        return package_of(key, make)
+    except ModelcError as error:
+        refuse(key, str(error))
+        return None
+
+
+def _key(model: SourceModel, shapes: Shapes | None, constants: Constants, target: Target) -> str:
+    """The digest of all that decides the package; `shapes` is None where sizes are open."""
     said = {
         "model": model.digest,
-        "shapes": {name: list(shape) for name, shape in shapes.items()},
+        "shapes": None if shapes is None else {name: list(shape) for name, shape in shapes.items()},
         "constants": {name: [a.dtype.name, list(a.shape), a.tobytes().hex()] for name, a in constants.items()},
         "target": target.key,
         "modelc": [code_digest(), code_version(target)],
