@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cached_property
@@ -25,6 +25,7 @@ from modelc.session.packages import SourceModel, package_for, package_of_any_siz
 
 Array = NDArray[Any]
 Key = tuple[tuple[tuple[int, ...], bytes], ...]
+PackageOf = Callable[[SourceModel, Mapping[str, tuple[int, ...]], Mapping[str, Array]], Path | None]
 MOST_OPEN = 16  # packages of a session; beyond it, what was not run for longest is closed
 _compiling = threading.Lock()  # one thread of a process at a time
 
@@ -102,12 +103,23 @@ class Compiled:
             general = self._of_any_size(shapes, constants)
             if general is not None and general.fits(shapes):
                 return general
-            place = package_for(self._model, shapes, constants)
-            try:
-                return load(place, threads=self._threads)
-            except ModelError:  # it was damaged in the cache
-                discard(place)
-                return load(package_for(self._model, shapes, constants), threads=self._threads)
+            model = self._from_cache(package_for, shapes, constants)
+            assert model is not None
+            return model
+
+    def _from_cache(
+        self, package: PackageOf, shapes: Mapping[str, tuple[int, ...]], constants: Mapping[str, Array]
+    ) -> Model | None:
+        """An open package; one that was damaged in the cache is made again."""
+        place = package(self._model, shapes, constants)
+        if place is None:
+            return None
+        try:
+            return load(place, threads=self._threads)
+        except ModelError:
+            discard(place)
+            place = package(self._model, shapes, constants)
+            return None if place is None else load(place, threads=self._threads)
 
     def _of_any_size(self, shapes: Mapping[str, tuple[int, ...]], constants: Mapping[str, Array]) -> Model | None:
         """The package whose sizes are open, where there is one; a session opens it once."""
@@ -115,8 +127,7 @@ class Compiled:
             return None
         key = tuple((name, array.tobytes()) for name, array in constants.items())
         if key not in self._general:
-            place = package_of_any_size(self._model, shapes, constants)
-            self._general[key] = None if place is None else load(place, threads=self._threads)
+            self._general[key] = self._from_cache(package_of_any_size, shapes, constants)
         return self._general[key]
 
 

@@ -22,7 +22,7 @@ from modelc.compile import command
 
 @pytest.fixture
 def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What is compiled from now on, into an empty cache: the shapes of each."""
+    """What is compiled from now on, into an empty cache: the shapes of each, empty where they are open."""
     monkeypatch.setenv("MODELC_CACHE", str(tmp_path / "cache"))
     shapes, compile_request = [], command.compile_request
 
@@ -45,11 +45,11 @@ def test_a_second_session_compiles_nothing(compiled: list[dict[str, Any]], tmp_p
         session = ours.InferenceSession(given)
         doubled(session, 3)
         doubled(session, 3)
-        assert compiled == [{"x": (3,)}]
+        assert compiled == [()]
     doubled(session, 5)
-    assert compiled == [{"x": (3,)}, {"x": (5,)}]
+    assert compiled == [()]  # of any size
     (y,) = ours.InferenceSession(models.scaled(4)).run(None, {"x": np.ones(3, np.float32)})
-    assert y.tolist() == [4.0] * 3 and len(compiled) == 3  # another model
+    assert y.tolist() == [4.0] * 3 and len(compiled) == 2  # another model
 
 
 def test_the_file_may_be_removed_when_the_session_is_open(compiled: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -75,8 +75,16 @@ def test_what_was_damaged_is_compiled_again(compiled: list[dict[str, Any]], tmp_
     assert len(compiled) == 2
 
 
+def test_a_size_out_of_bounds_is_compiled_by_itself(compiled: list[dict[str, Any]]) -> None:
+    session = ours.InferenceSession(models.scaled(2))
+    for length in (3, 1, 3, 5000, 7):
+        doubled(session, length)
+    assert compiled == [(), {"x": (5000,)}]
+
+
 def test_many_shapes_keep_few_packages_open(compiled: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("modelc.session.compiled.MOST_OPEN", 2)
+    monkeypatch.setattr("modelc.session.compiled.package_of_any_size", lambda *_: None)
     session = ours.InferenceSession(models.scaled(2))
     for length in (1, 2, 3, 1):
         doubled(session, length)
