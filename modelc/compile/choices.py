@@ -51,6 +51,7 @@ class Choices:
     layouts: tuple[LayoutChoice, ...]
     recipe: Recipe | Packing | None = None  # where the model was quantized for the package
     real: Mapping[str, str] = field(default_factory=dict)  # quantized contractions that are float32 by price, and why
+    free: Mapping[str, range] = field(default_factory=dict)  # dimensions that are any; shapes are of samples then
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -65,6 +66,7 @@ class Choices:
             "occurrences": {key: self.occurrences[key] for key in sorted(self.occurrences)},
             "float32": [list(names) for names in self.float32],
             "layouts": [choice.to_json() for choice in self.layouts],
+            **({"free": {name: range_of(n) for name, n in self.free.items()}} if self.free else {}),
             **({"real": {name: self.real[name] for name in sorted(self.real)}} if self.real else {}),
             **({"quantized": self.recipe.to_json()} if isinstance(self.recipe, Recipe) else {}),
             **({"packed": self.recipe.to_json()} if isinstance(self.recipe, Packing) else {}),
@@ -113,6 +115,7 @@ def parse_choices(data: Any, source: str) -> Choices:
         ),
         recipe=_recipe(data, source),
         real=data.get("real", {}),
+        free={name: _free(one, f"{source}: free.{name}") for name, one in data.get("free", {}).items()},
     )
 
 
@@ -120,6 +123,18 @@ def _recipe(data: Any, source: str) -> Recipe | Packing | None:
     if "packed" in data:
         return Packing.from_json(data["packed"])
     return _read(Recipe.from_json, data["quantized"], f"{source}: quantized") if "quantized" in data else None
+
+
+def range_of(numbers: range) -> dict[str, int]:
+    """A range of sizes as JSON."""
+    return {"least": numbers[0], "most": numbers[-1], "step": numbers.step}
+
+
+def _free(data: Mapping[str, int], place: str) -> range:
+    numbers = range(int(data["least"]), int(data["most"]) + 1, int(data["step"]))
+    if not numbers or range_of(numbers) != data:
+        raise ConfigError(f"{place} is {dict(data)}: expected the least, and the most by steps from there")
+    return numbers
 
 
 def _constant(data: Any, place: str) -> FixedInput:

@@ -14,7 +14,7 @@ from modelc.compile.config import Config
 from modelc.compile.fixed import Inputs
 from modelc.compile.inputs import applied, as_chosen, made_for
 from modelc.compile.limits import Limits
-from modelc.compile.open_sizes import OpenRun
+from modelc.compile.open_sizes import OpenRun, check_one_variant
 from modelc.compile.pipeline import Run, default_threads
 from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
@@ -25,6 +25,7 @@ from modelc.errors import ConfigError, blaming
 from modelc.frontend.quantize.packing import BLOCK, Packing, packing_of
 from modelc.frontend.quantize.recipe import INT8, Recipe
 from modelc.frontend.quantize.write import emit_quantized, write_quantized
+from modelc.frontend.steering.flags import Steered
 from modelc.ir.candidate import Candidate
 from modelc.scratch import TemporaryFolder
 from modelc.target import Target, load_target
@@ -51,7 +52,7 @@ def compile_request(request: CompileRequest) -> CompileResult:
         wanted = as_chosen(locked, request.fixed, settings.inputs)
         ranges = {name: numbers for name, numbers in wanted.dims.items() if isinstance(numbers, range)}
         if ranges:
-            return _of_any_size(request, wanted, ranges, settings, target, digest)
+            return _of_any_size(request, wanted, ranges, settings, target, digest, locked, tasks)
         steering = applied(wanted, path, request.inputs)
     target = target if target is not None else load_target("native")
     recipe = _recipe(request, locked)
@@ -95,8 +96,11 @@ def _of_any_size(
     settings: Config,
     target: Target | None,
     digest: str,
+    locked: Choices | None,
+    tasks: Mapping[str, Candidate],
 ) -> CompileResult:
     """The compilation of one package for every size in `ranges`."""
+    check_one_variant(request, wanted, ranges, settings)
     open_sizes = any_size(request.path, ranges)
     fixed = {name: numbers for name, numbers in wanted.dims.items() if name not in ranges}
     target = target if target is not None else load_target("native")
@@ -104,13 +108,18 @@ def _of_any_size(
         applied(replace(wanted, dims={**fixed, **{n: (k,) for n, k in open_sizes.dims(run).items()}}), request.path)
         for run in open_sizes.samples
     ]
+    shapes = tuple(shapes for steered in steering for shapes in steered.shapes)
+    alike = locked is not None and made_for(locked, Steered(shapes, steering[0].constants))
     run = OpenRun(
         model=request.path,
         digest=digest,
         target=target,
         config=settings.allowing(winograd=False, strassen=False),
-        shapes=tuple(shapes for steered in steering for shapes in steered.shapes),
+        shapes=shapes,
         constants=steering[0].constants,
+        given_inputs=request.inputs,
+        locked=locked if alike and locked is not None and locked.free == ranges else None,
+        tasks=tasks,
         threads=request.threads or default_threads(),
         stages=Stages(
             last=request.stop_after or STAGES[-1],
@@ -123,9 +132,9 @@ def _of_any_size(
         alike=True,
         free=open_sizes.free,
         any_size=open_sizes,
-        fixed=fixed,
     )
-    return run.compile(request.place, request.verify, request.keep_unverified)
+    with blaming(f"model {request.path}"):
+        return run.compile(request.place, request.verify, request.keep_unverified)
 
 
 def _recipe(request: CompileRequest, locked: Choices | None) -> Recipe | Packing | None:

@@ -61,6 +61,8 @@ def as_chosen(choices: Choices | None, fixed: Inputs, inputs: Inputs) -> Inputs:
     if choices is None:
         return fixed.over(inputs)
     constants = {one.name: one.array() for one in choices.constants}
+    if choices.free and not fixed.shapes and not fixed.dims:
+        return replace(fixed, dims={**inputs.dims, **choices.free}, constants={**constants, **fixed.constants})
     shapes = fixed.shapes or (() if fixed.dims else choices.shapes)
     return replace(fixed, shapes=shapes, constants={**constants, **fixed.constants})
 

@@ -95,7 +95,9 @@ _ABSENT = (
     *("stride", "loops", "control", "slots", "states", "sizes", "count", "condition", "go", "refusal"),
     *("padding", "fills", "bounds", "on", "written", "extents", "takes", "free"),
 )
-_NUMBERS = frozenset({"extents", "extent", "offset", "shape", "strides", "low", "high"})  # that may depend on sizes
+_NUMBERS = frozenset(
+    {"extents", "extent", "offset", "shape", "strides", "low", "high", "flops", "bytes"}
+)  # that may depend on sizes
 
 
 def _without_zeros(fields: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,12 @@ class Package:
     path: Path
     manifest: Manifest
     runs: tuple[Sizes, ...] = ()
+    units: Mapping[str, int] = field(default_factory=dict)  # of the sizes of these runs
+
+    @property
+    def dims(self) -> tuple[Mapping[str, int], ...]:
+        """The dimensions of the inputs in each of the runs, by the names of the free sizes."""
+        return tuple({name: self.units[name] * n for name, n in run.items()} for run in self.runs)
 
     def in_library(self, variant: int) -> int:
         """Which of the library's variants a variant is."""
@@ -62,7 +68,8 @@ def at_sizes(package: Package, runs: Sequence[Sizes]) -> Package:
     if not runs or not m.variants[0].free:
         return package
     variants = tuple(m.variants[0].at(run) for run in runs)
-    return replace(package, manifest=replace(m, variants=variants), runs=tuple(runs))
+    units = {size.name: size.unit for size in m.variants[0].free}
+    return replace(package, manifest=replace(m, variants=variants), runs=tuple(runs), units=units)
 
 
 def read_package(path: str | Path, check: bool = False) -> Package:

@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 from modelc.errors import InputError, ModelError, PackageError, VerificationError
 from modelc.frontend.steering.uses import Span, read_uses
 from modelc.ir.expr import DTYPES, NARROW
-from modelc.package import Package, TensorInfo, check_described, emulated, read_choices, run_emulated
+from modelc.package import (
+    Package,
+    TensorInfo,
+    at_dims,
+    at_inputs,
+    check_described,
+    emulated,
+    read_choices,
+    run_emulated,
+)
 from modelc.package.padding import Padding, variant_for
 from modelc.package.read import sha256_of
 from modelc.package.spec import Plan
@@ -63,7 +72,8 @@ class Runner:
             return self._engine.run(feed) if watch is None else self._engine.watch(feed, watch)
         variant = variant_of(self._package, feed)
         with _as_verification():
-            done = run_emulated(self._package.path, feed, variant, profile=self._counting, watch=watch)
+            there = self._package.in_library(variant)
+            done = run_emulated(self._package.path, feed, there, profile=self._counting, watch=watch)
         for k, step in enumerate(done.steps):
             self._counted[variant][k] += step.calls
         return done.outputs
@@ -156,11 +166,12 @@ def _fitting(
 def given_or_drawn(
     package: Package, model: str | Path | None, inputs: Mapping[str, NDArray[Any]] | None, seed: int = 0
 ) -> Arrays:
-    """What a package is run on: `inputs`, or drawn ones. Raises InputError where no variant takes them."""
+    """What a package is run on: `inputs`, or drawn ones, of the usual sizes where it takes any. Raises InputError where
+    no variant takes them."""
     if inputs is None:
-        return next(drawn(package, model, seed))
+        return next(drawn(at_dims(package), model, seed))
     feed = dict(without_constants(fixed_inputs(package), inputs))
-    check_inputs(package, feed)
+    check_inputs(at_inputs(package, feed), feed)
     return feed
 
 
