@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -94,9 +94,10 @@ class AnySize:
         return tuple(distinct.values())
 
 
-def any_size(model: Path, ranges: Mapping[str, range]) -> AnySize:
-    """The free dimensions `ranges` of a model. Raises ModelError."""
-    declared = declared_shapes(read_outline(model).graph)
+def any_size(model: Path, ranges: Mapping[str, range], kept: Collection[str] = ()) -> AnySize:
+    """The free dimensions `ranges` of a model, of whose inputs the package has those that are not `kept`: constants and
+    states. Raises ModelError."""
+    declared = {n: dims for n, dims in declared_shapes(read_outline(model).graph).items() if n not in kept}
     free, taken = [], set[str]()
     for name, numbers in ranges.items():
         places = [

@@ -101,13 +101,18 @@ def _of_any_size(
 ) -> CompileResult:
     """The compilation of one package for every size in `ranges`."""
     check_one_variant(request, wanted, ranges, settings)
-    open_sizes = any_size(request.path, ranges)
+    open_sizes = any_size(request.path, ranges, {*wanted.constants, *settings.inputs.states})
     fixed = {name: numbers for name, numbers in wanted.dims.items() if name not in ranges}
     target = target if target is not None else load_target("native")
-    steering = [
-        applied(replace(wanted, dims={**fixed, **{n: (k,) for n, k in open_sizes.dims(run).items()}}), request.path)
-        for run in open_sizes.samples
-    ]
+    each = [{**fixed, **{n: (k,) for n, k in open_sizes.dims(run).items()}} for run in open_sizes.samples]
+    if locked is not None and not request.fixed.dims and not request.fixed.shapes:
+        if len(locked.shapes) != len(each):
+            raise ConfigError(
+                f"{request.choices} has {len(locked.shapes)} shapes; expected one for each of {len(each)}"
+            )
+        steering = [applied(replace(wanted, dims={}, shapes=(one,)), request.path) for one in locked.shapes]
+    else:
+        steering = [applied(replace(wanted, dims=dims), request.path) for dims in each]
     shapes = tuple(shapes for steered in steering for shapes in steered.shapes)
     alike = locked is not None and made_for(locked, Steered(shapes, steering[0].constants))
     run = OpenRun(
@@ -134,6 +139,8 @@ def _of_any_size(
         any_size=open_sizes,
     )
     with blaming(f"model {request.path}"):
+        if request.inputs is not None:
+            run.compared()  # what does not fit is said before any work
         return run.compile(request.place, request.verify, request.keep_unverified)
 
 

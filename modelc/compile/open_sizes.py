@@ -24,14 +24,15 @@ from modelc.compile.request import CompileRequest
 from modelc.errors import ConfigError, blaming
 from modelc.forks import shared
 from modelc.frontend.load.outline import read_outline
+from modelc.frontend.load.read import element_type
 from modelc.frontend.onnx import import_model
 from modelc.frontend.quantize.recipe import INT8
-from modelc.frontend.steering.specialise import declared_shapes, resized
+from modelc.frontend.steering.specialise import declared_shapes, free_inputs, resized
 from modelc.ir.block import Task
 from modelc.ir.generalise import instance, nest_at
 from modelc.ir.program import Program
 from modelc.ir.sizes import Sizes
-from modelc.package import Plan, run_of
+from modelc.package import Plan, TensorInfo, run_of
 from modelc.plan.program import Compiled
 from modelc.space.any_size import Looks, accepted_at_all_sizes, chosen_at_all_sizes
 from modelc.space.choose import Chosen
@@ -91,7 +92,7 @@ class OpenRun(Run):
         compiled = self.kernels_of(general, programs.rounded)
         spec = self.spec(whole, compiled)
         self.limits.check_plan(spec, self.within)
-        inputs, runs = self.compared(spec.variants[0]) if verify else (None, ())
+        inputs, runs = self.compared() if verify else (None, ())
         schedules = {key: Chosen(one.candidate, one.derived, one.nest) for key, one in compiled.items()}
         comparison = Comparison(
             self.model,
@@ -106,16 +107,27 @@ class OpenRun(Run):
         )
         return Built(self, whole, compiled, spec, package, report)
 
-    def compared(self, plan: Plan) -> tuple[Mapping[str, NDArray[Any]] | None, tuple[Sizes, ...]]:
+    def compared(self) -> tuple[Mapping[str, NDArray[Any]] | None, tuple[Sizes, ...]]:
         """The inputs to verify with, and at which sizes that is done: theirs among them. Raises InputError where they
         do not fit."""
         runs = self.any_size.checked()
         if self.given_inputs is None:
             return None, runs
         inputs = without_constants(self.constants, self.given_inputs)
-        own = run_of(plan, inputs, f"the model {self.model}")
-        check_feed([plan.at(own).inputs], inputs, f"the model {self.model}")
+        what = f"the model {self.model}"
+        own = run_of(Plan(self.tensors_at(self.any_size.usual), (), (), free=self.free), inputs, what)
+        check_feed([self.tensors_at(own)], inputs, what)
         return inputs, (own, *(run for run in runs if run != own))
+
+    def tensors_at(self, run: Sizes) -> tuple[TensorInfo, ...]:
+        """The inputs of the package in a run."""
+        taken = free_inputs(read_outline(self.model).graph)
+        shapes = self.shapes_at(run)
+        return tuple(
+            TensorInfo(name, element_type(taken[name].type.tensor_type.elem_type, f"input {name!r}"), shapes[name])
+            for name in taken
+            if name in shapes and name not in self.config.inputs.states
+        )
 
     def general(self, programs: Programs) -> Program:
         """The Programs at the samples as one."""

@@ -121,7 +121,7 @@ def sizes(text: str) -> Sequence[int] | None:
 def flag_of(numbers: range) -> str:
     """The text that sizes() reads as a range."""
     step = f":{numbers.step}" if numbers.step > 1 else ""
-    return f"{numbers.start}..{numbers.stop - 1}{step}"
+    return f"{numbers.start}..{numbers[-1] if numbers else numbers.stop - 1}{step}"
 
 
 def constant(text: str) -> Any:

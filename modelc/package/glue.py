@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
 
 from modelc.errors import PackageError
 from modelc.ir.expr import Const, Expr, Op, Size
@@ -258,7 +259,7 @@ def _checks_in_run(name: str, checks: tuple[RangeCheck, ...], names: Names) -> s
 
 def _step_row(name: str, step: Step) -> str:
     check = f"check_{name}" if step.checks else "0"
-    work = (repr(float(most(step.flops))), repr(float(most(step.bytes))))  # type: ignore[type-var]
+    work = (repr(float(most(cast(int, number)))) for number in (step.flops, step.bytes))
     trips = f"trips_{name}" if is_sized(step.extent) else "0"
     return _row(f"step_{name}", check, _c_string(step.name), most(step.extent), int(step.serial), *work, trips)
 

@@ -14,9 +14,10 @@ from typing import Any
 from modelc.errors import PackageError
 from modelc.ir.sizes import Sizes
 from modelc.package.manifest import NAME, FileInfo, Manifest, parsed
-from modelc.package.spec import distinct_kernels
+from modelc.package.spec import Plan, distinct_kernels
+from modelc.package.tensor import TensorInfo
 from modelc.runtime.files import ModelError, check_file, folder_of, open_file, open_folder, read_manifest
-from modelc.runtime.shown import boundary, page, size, table
+from modelc.runtime.shown import boundary, extents_shown, page, range_text, size, table
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Package:
 
     def __repr__(self) -> str:
         m = self.manifest
-        variants = "; ".join(boundary(plan.inputs, plan.outputs) for plan in m.variants)
+        variants = "; ".join(map(_boundary, m.variants))
         kernels = f"{distinct_kernels(m.variants)} kernels in {len(m.variants[0].steps)} steps"
         return f"Package({str(self.path)!r} for {m.target.name}: {variants}; {kernels}; {self._sizes()})"
 
@@ -53,6 +54,8 @@ class Package:
     def _repr_html_(self) -> str:
         """The kernels of the first variant, with a bar for the arithmetic of each."""
         plan = self.manifest.variants[0]
+        if plan.free:  # the work at the largest sizes
+            plan = plan.at({size.name: size.most for size in plan.free})
         work = [step.flops * calls for step, calls in zip(plan.steps, plan.calls, strict=True)]
         rows = [
             (step.name, ", ".join(step.nodes), step.dtype, step.instruction, f"{1e-6 * flops:.3g}", size(step.bytes))
@@ -60,6 +63,20 @@ class Package:
         ]
         names = ("kernel", "nodes", "dtype", "instruction", "MFLOP", "bytes")
         return page(repr(self), table(names, rows, work))
+
+
+def _boundary(plan: Plan) -> str:
+    """What goes in and comes out, with extents in terms of the dimensions where these are free."""
+    units = {size.name: size.unit for size in plan.free}
+
+    def shown(tensors: Sequence[TensorInfo]) -> list[TensorInfo]:
+        return [replace(t, shape=extents_shown(t.shown, units), extents=()) for t in tensors]
+
+    if not plan.free:
+        return boundary(plan.inputs, plan.outputs)
+    sizes = ((s.name, range(s.least * s.unit, s.most * s.unit + 1, s.unit)) for s in plan.free)
+    given = ", ".join(f"{name} {range_text(numbers)}" for name, numbers in sizes)
+    return f"{boundary(shown(plan.inputs), shown(plan.outputs))}; {given}"
 
 
 def at_sizes(package: Package, runs: Sequence[Sizes]) -> Package:

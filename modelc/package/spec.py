@@ -6,7 +6,7 @@ import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -450,7 +450,7 @@ def _check_step(step: Step, calls: int, spaces: Mapping[str, tuple[int, ...]]) -
     for check in step.checks:
         if check.dtype not in ("int32", "int64") or len(check.shape) > MOST_CHECKED_RANK:
             raise PackageError(f"step '{step.name}' checks '{check.value}', {check.dtype} {list(check.shape)}")
-    if min(least(step.flops), least(step.bytes)) < 0:  # type: ignore[type-var]
+    if any(least(cast(int, number)) < 0 for number in (step.flops, step.bytes)):
         raise PackageError(f"step '{step.name}' does less than nothing: {step.flops} operations, {step.bytes} bytes")
     for argument in (*step.arguments, *(check.argument for check in step.checks)):
         _check_argument(argument, calls, spaces, f"step '{step.name}'")

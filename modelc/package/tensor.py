@@ -31,7 +31,7 @@ class TensorInfo:
     @property
     def shown(self) -> tuple[Any, ...]:
         """The shape, with texts where sizes of a run say the extents."""
-        return tuple(map(text_of, self.extents)) if self.extents else self.shape
+        return tuple(text_of(n) if is_sized(n) else n for n in self.extents) if self.extents else self.shape
 
     def at(self, run: Sizes) -> TensorInfo:
         """The tensor in a run."""

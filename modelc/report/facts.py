@@ -13,7 +13,6 @@ from modelc.errors import ModelcError
 from modelc.package import (
     Package,
     Step,
-    at_dims,
     ranges_of,
     read_choices,
     read_package,

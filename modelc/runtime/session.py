@@ -22,11 +22,12 @@ PROVIDER = "CPUExecutionProvider"
 
 
 class NodeArg(NamedTuple):
-    """An input or an output: of several variants an extent in which they differ is None."""
+    """An input or an output: of several variants an extent in which they differ is None; of a package for any size it
+    is the text of what it is by the dimensions."""
 
     name: str
     type: str
-    shape: list[int | None]
+    shape: list[int | str | None]
 
 
 class SessionOptions:
@@ -58,10 +59,10 @@ class InferenceSession:
         self._names = [t.name for t in self._model.outputs]
 
     def get_inputs(self) -> list[NodeArg]:
-        return self._described([variant.inputs for variant in self._model.variants])
+        return self._described([inputs for inputs, _ in self._model.boundaries])
 
     def get_outputs(self) -> list[NodeArg]:
-        return self._described([variant.outputs for variant in self._model.variants])
+        return self._described([outputs for _, outputs in self._model.boundaries])
 
     def get_providers(self) -> list[str]:
         return [PROVIDER]
@@ -71,7 +72,8 @@ class InferenceSession:
         described = []
         for tensors in zip(*variants, strict=True):
             extents = zip(*(t.shape for t in tensors), strict=True)
-            shape = [n[0] if len(set(n)) == 1 else None for n in extents]
+            alike = (n[0] if len(set(n)) == 1 else None for n in extents)
+            shape = [str(n) if isinstance(n, str) else n for n in alike]
             dtype = tensors[0].dtype
             described.append(NodeArg(tensors[0].name, f"tensor({TYPES.get(dtype, dtype)})", shape))
         return described

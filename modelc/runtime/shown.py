@@ -20,6 +20,13 @@ def size(count: float) -> str:
     return f"{count:.3g} GB"
 
 
+class Plain(str):
+    """A text that shows itself without quotes: an extent among numbers."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def range_text(numbers: range) -> str:
     """What a dimension may be, in words."""
     step = f" in steps of {numbers.step}" if numbers.step > 1 else ""
@@ -42,6 +49,11 @@ def extent_text(extent: Any, units: Mapping[str, int]) -> str:
 
         text = re.sub(rf"\b{name}\b(?: \* ([0-9]+)\b)?", in_units, text)
     return text
+
+
+def extents_shown(shape: Sequence[Any], units: Mapping[str, int]) -> tuple[Any, ...]:
+    """A shape of numbers, and of texts where its extents are expressions of sizes."""
+    return tuple(n if isinstance(n, int) else Plain(extent_text(n, units)) for n in shape)
 
 
 def shape_text(shape: Sequence[Any], units: Mapping[str, int]) -> str:

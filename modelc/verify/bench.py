@@ -67,10 +67,10 @@ def bench(
             middle of what each may be.
 
     Returns:
-        A dictionary. `sizes`: those of a package for any size. `engines`: milliseconds of each (median_ms, p10_ms, p90_ms), and the number of runs. `ratio`: each
-        engine's time over the package's, the median of neighbouring slices; above 1 the package is faster. `noise`:
-        the spread and the drift of a fixed loop by turns with them. With `peak` also `peak_gflops` by dtype, and
-        `peak_share`: the package's share of that peak.
+        A dictionary. `sizes`: those of a package for any size. `engines`: milliseconds of each (median_ms, p10_ms,
+        p90_ms), and the number of runs. `ratio`: each engine's time over the package's, the median of neighbouring
+        slices; above 1 the package is faster. `noise`: the spread and the drift of a fixed loop by turns with them.
+        With `peak` also `peak_gflops` by dtype, and `peak_share`: the package's share of that peak.
 
     Raises:
         InputError: There is no such engine, the model is missing, or inputs do not fit.

@@ -37,11 +37,12 @@ def profile(
             middle of what each may be.
 
     Returns:
-        A dictionary. `sizes`: those of a package for any size. `total_us`: microseconds of a run in kernels. `kernels`: a row for each, in order of execution,
-        with its ONNX `nodes`, `us` of all its calls in a run (the median of `repeat` runs; p10_us, p90_us), `share` of
-        the run, `flops`, `bytes`, `gflops`, and `peak_share` of this machine's vector peak for its dtype (float32's
-        where none was measured). `operators`: sums of kernels, longest first. `noise`: the spread and the drift of a
-        fixed loop between the runs. `peak_gflops`: of a core, by dtype. Kernels in branches not taken have 0.
+        A dictionary. `sizes`: those of a package for any size. `total_us`: microseconds of a run in kernels. `kernels`:
+        a row for each, in order of execution, with its ONNX `nodes`, `us` of all its calls in a run (the median of
+        `repeat` runs; p10_us, p90_us), `share` of the run, `flops`, `bytes`, `gflops`, and `peak_share` of this
+        machine's vector peak for its dtype (float32's where none was measured). `operators`: sums of kernels, longest
+        first. `noise`: the spread and the drift of a fixed loop between the runs. `peak_gflops`: of a core, by dtype.
+        Kernels in branches not taken have 0.
 
     Raises:
         InputError: Inputs do not fit the package.
