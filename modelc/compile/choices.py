@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -60,7 +60,7 @@ class Choices:
             "target_key": self.target.key,
             "target": self.target.to_yaml(),
             "shapes": [{name: list(shape) for name, shape in one.items()} for one in self.shapes],
-            "constants": [asdict(one) for one in self.constants],
+            "constants": [_constant_json(one) for one in self.constants],
             "config": self.config.to_json(),
             "tasks": {key: self.tasks[key].to_json() for key in sorted(self.tasks)},
             "occurrences": {key: self.occurrences[key] for key in sorted(self.occurrences)},
@@ -123,6 +123,11 @@ def _recipe(data: Any, source: str) -> Recipe | Packing | None:
     if "packed" in data:
         return Packing.from_json(data["packed"])
     return _read(Recipe.from_json, data["quantized"], f"{source}: quantized") if "quantized" in data else None
+
+
+def _constant_json(one: FixedInput) -> dict[str, Any]:
+    tensor = {"name": one.name, "dtype": one.tensor.dtype, "shape": one.tensor.shape}
+    return {"tensor": tensor, "data": one.data}
 
 
 def range_of(numbers: range) -> dict[str, int]:

@@ -21,7 +21,7 @@ from modelc.compile.pipeline import QUANTIZING, Built, Run, place_of
 from modelc.compile.programs import Programs
 from modelc.compile.publish import Comparison, publish
 from modelc.compile.request import CompileRequest
-from modelc.errors import ConfigError, blaming
+from modelc.errors import ConfigError, InvalidIR, ModelError, blaming
 from modelc.forks import shared
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.load.read import element_type
@@ -31,13 +31,15 @@ from modelc.frontend.steering.specialise import declared_shapes, free_inputs, re
 from modelc.ir.block import Task
 from modelc.ir.generalise import instance, nest_at
 from modelc.ir.program import Program
-from modelc.ir.sizes import Sizes
+from modelc.ir.sizes import DependsOnSize, Sizes, is_sized, text_of
 from modelc.package import Plan, TensorInfo, run_of
 from modelc.plan.program import Compiled
 from modelc.space.any_size import Looks, accepted_at_all_sizes, chosen_at_all_sizes
 from modelc.space.choose import Chosen
 from modelc.verify.check import check_feed, without_constants
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
+
+INSTEAD = "give a dimension that is left open a number"
 
 
 def check_one_variant(request: CompileRequest, wanted: Inputs, ranges: Mapping[str, range], settings: Config) -> None:
@@ -86,8 +88,21 @@ class OpenRun(Run):
         return Looks(self.any_size.explained_tasks, (*self.any_size.checked(), self.any_size.usual))
 
     def made(self, programs: Programs, output: Path, verify: bool, keep_unverified: bool) -> Built:
-        """schedule to verify."""
+        """schedule to verify. Raises ModelError for what no kernel of any size does."""
+        try:
+            return self._made(programs, output, verify, keep_unverified)
+        except DependsOnSize as wrong:
+            raise ModelError(f"what is computed differs from size to size: {wrong}; {INSTEAD}") from None
+
+    def _made(self, programs: Programs, output: Path, verify: bool, keep_unverified: bool) -> Built:
         general = self.general(programs)
+        for name in self.config.inputs.states:
+            if any(map(is_sized, general.values[name].shape)):
+                shape = ", ".join(map(text_of, general.values[name].shape))
+                raise ModelError(
+                    f"--state {name}: its shape [{shape}] depends on a dimension that is left open, and a state has "
+                    "one shape: give that dimension a number"
+                )
         whole = replace(programs, rounded=(general,))
         compiled = self.kernels_of(general, programs.rounded)
         spec = self.spec(whole, compiled)
@@ -149,7 +164,10 @@ class OpenRun(Run):
             with blaming(place_of(task)):
                 if key in self.tasks:
                     return self.as_chosen(task)
-                return chosen_at_all_sizes(task.canonical(), usual, self.schedules, self.looks)
+                try:
+                    return chosen_at_all_sizes(task.canonical(), usual, self.schedules, self.looks)
+                except InvalidIR as wrong:
+                    raise ModelError(f"{wrong}; {INSTEAD}") from None
 
         with self.stages.stage("schedule", f"{len(every)} distinct tasks") as dump:
             self.schedules.prepare([usual for key, (_, usual) in every.items() if key not in self.tasks], True)
@@ -163,8 +181,10 @@ class OpenRun(Run):
 
         @contextmanager
         def blaming_task(name: str) -> Iterator[None]:
-            with blaming(place_of(every[name][0])):
+            try:
                 yield
+            except InvalidIR as wrong:
+                raise ModelError(f"{place_of(every[name][0])}: {wrong}; {INSTEAD}") from None
 
         with self.stages.stage("codegen", f"{len(every)} kernels, {self.threads} at a time"):
             kernels = self.machine_code(self.schedules.store).compiled(

@@ -57,6 +57,7 @@ class Runner:
         self._package, self._counted = package, [[0] * len(plan.steps) for plan in package.manifest.variants]
         self._counting = any(plan.control for plan in package.manifest.variants)
         self._engine: Engine | None = None
+        self._latest = -1  # of the variants, or sizes
         if not emulated(package):
             self._engine = stack.enter_context(Engine("modelc", package.path, timed=False))
             if self._counting:
@@ -69,6 +70,7 @@ class Runner:
         """The outputs; what `watch` names is looked at on the way. Raises VerificationError where it does not come to
         an end."""
         if self._engine is not None:
+            self._reset_for(feed)
             return self._engine.run(feed) if watch is None else self._engine.watch(feed, watch)
         variant = variant_of(self._package, feed)
         with _as_verification():
@@ -77,6 +79,15 @@ class Runner:
         for k, step in enumerate(done.steps):
             self._counted[variant][k] += step.calls
         return done.outputs
+
+    def _reset_for(self, feed: Arrays) -> None:
+        """What a package for any size keeps goes from size to size; judged are runs of each from zeros on."""
+        assert self._engine is not None
+        if self._package.runs and self._package.manifest.variants[0].states:
+            variant = variant_of(self._package, feed)
+            if variant != self._latest:
+                self._engine.reset()
+            self._latest = variant
 
     def not_run(self, variant: int) -> list[str]:
         """What of the variant's control flow has never been run."""
@@ -124,6 +135,7 @@ class Carried:
         self._variant, self._states = -1, Arrays()
 
     def before(self, variant: int) -> Arrays:
+        """Zeros where the variant is another one than before, or the size is: there the Runner resets them."""
         if variant != self._variant or self._emulated:
             self._variant, self._states = variant, no_states(self._plans[variant])
         return self._states
