@@ -109,9 +109,8 @@ def any_size(model: Path, ranges: Mapping[str, range], kept: Collection[str] = (
         if not places:
             known = list(dict.fromkeys(d for dims in declared.values() for d in dims or () if isinstance(d, str) and d))
             raise ModelError(
-                f"--dim {name}={flag_of(numbers)}: no input that the package takes has this dimension by itself; their free "
-                f"dimensions are "
-                f"{', '.join(map(repr, known)) or 'none'}"
+                f"--dim {name}={flag_of(numbers)}: no input that the package takes has this dimension by itself; their "
+                f"free dimensions are {', '.join(map(repr, known)) or 'none'}"
             )
         unit = numbers.step
         if not len(numbers) or numbers[0] < 1:
