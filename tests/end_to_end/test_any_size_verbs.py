@@ -190,6 +190,22 @@ def test_arrays_of_the_runs_shape_are_written_into(made: tuple[Path, Path]) -> N
     assert [t.shape for t in session.get_inputs()] == [[], [], ["rows", 8]]
 
 
+@pytest.mark.skipif(
+    not (shutil.which("qemu-aarch64-static") and shutil.which("aarch64-linux-gnu-gcc")),
+    reason="needs qemu-user-static and gcc-aarch64-linux-gnu",
+)
+def test_another_machine_takes_every_size(made: tuple[Path, Path], tmp_path: Path) -> None:
+    model, package = made
+    dims = {"rows": range(1, 21)}
+    modelc.compile(model, "cortex-a76", tmp_path / "arm.modelc", dims=dims, verify=False)
+    for n in (1, 7):
+        emulated, native = (modelc.run(one, feed(n))["y"] for one in (tmp_path / "arm.modelc", package))
+        assert emulated.shape == (n, 6)
+        np.testing.assert_allclose(emulated, native, rtol=1e-5, atol=1e-5)
+    with pytest.raises(InputError, match="21 along 'rows'"):
+        modelc.run(tmp_path / "arm.modelc", feed(21))
+
+
 def test_a_configuration_says_ranges(tmp_path: Path) -> None:
     model = rows(tmp_path / "model.onnx")
     text = Path("configs/default.yaml").read_text().replace("dims: {}", "dims: {rows: 1..9}")
