@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from modelc.cli.options import PATH, Finite, data_option, given_data, no_package, package_argument
+from modelc.cli.options import PATH, Finite, data_option, given_data, no_package, package_argument, sizes_option
 from modelc.cli.output import complain, json_option, print_json, say, show
 from modelc.cli.progress_bar import Staged, bar
 from modelc.errors import TargetError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SUFFIX = ".modelc"  # of what is a package among engines
 _FAILING = re.compile(r"(slower|kernel-slower):([0-9]{1,3}(?:\.[0-9]{1,3})?)%")
 MOST_SECONDS = 86400.0
+CHOOSING = ", the geometric middle: --dim or --inputs say others"
 USAGE = "modelc bench PKG.modelc --against ort --model MODEL.onnx"
 
 
@@ -50,6 +51,7 @@ USAGE = "modelc bench PKG.modelc --against ort --model MODEL.onnx"
     "kernel of it, by more than that and than three times the noise, each time that it is measured.",
 )
 @data_option("What all of them run on, in the variant that takes it (default: drawn, in the first).")
+@sizes_option()
 @json_option
 def bench(
     package: Path,
@@ -61,9 +63,11 @@ def bench(
     counts: bool,
     fail_if: Sequence[str],
     inputs: Path | None,
+    dims: Mapping[str, int] | None,
     as_json: bool,
 ) -> int:
     """Times a package beside other engines, in alternating slices of one run."""
+    from modelc.package import sizes_sentence
     from modelc.verify.bench import bench as bench_package
     from modelc.verify.noise import Noise
     from modelc.verify.rounds import Pair
@@ -76,17 +80,18 @@ def bench(
         raise click.UsageError(f"--fail-if compares with a package: add --against OLD{SUFFIX}")
     data = given_data(inputs, package)
     judged: list[tuple[str, str, Slower | SlowerKernels]] = []
-    counted = _counted([str(package), *before], model, data) if counts else {}
+    counted = _counted([str(package), *before], model, data, dims) if counts else {}
     if counts and not (peak or floors or set(engines) - set(before)) and (why := _untimed([str(package), *before])):
         return _show_counts(counted, why, threads, as_json)
     comparisons = {f"{what} than {other}": (other, what) for other in before for what in floors}
     with bar() as view:
         shares = {"timing": 1.0 + len(set(engines)), **dict.fromkeys(comparisons, 3.0)}  # of engines, each some seconds
         follow = Staged(view, shares, lines=False).follow
-        report = bench_package(package, engines, model, threads, seconds, follow, peak, data)
+        report = bench_package(package, engines, model, threads, seconds, follow, peak, data, dims)
         for stage, (other, what) in comparisons.items():
             judging = slower if what == "slower" else slower_kernels
-            verdict = judging(Pair.of(package, other, data), floors[what], threads, seconds, partial(follow, stage))
+            pair = Pair.of(package, other, data, dims)
+            verdict = judging(pair, floors[what], threads, seconds, partial(follow, stage))
             judged.append((other, what, verdict))
     if counts:
         report["instructions"] = counted
@@ -106,6 +111,8 @@ def bench(
         times = (f"{e[key]:.3f}" for key in ("median_ms", "p10_ms", "p90_ms"))
         rows.append((e["about"], *times, str(e["runs"]), "" if ratio is None else f"{ratio:.2f}"))
     show(("engine", "median ms", "p10", "p90", "runs", "time / modelc's"), rows)
+    if report["sizes"]:
+        say(f"at {sizes_sentence(report['sizes'])}{CHOOSING * (data is None and dims is None)}")
     say(f"{threads} thread(s); {Noise.of(report['noise']).sentence()}")
     _say_counts(counted)
     if peak:
@@ -118,13 +125,18 @@ def bench(
     return int(failed)
 
 
-def _counted(packages: Sequence[str], model: Path | None, data: Mapping[str, NDArray[Any]] | None) -> dict[str, int]:
+def _counted(
+    packages: Sequence[str],
+    model: Path | None,
+    data: Mapping[str, NDArray[Any]] | None,
+    dims: Mapping[str, int] | None,
+) -> dict[str, int]:
     """The instructions of a run of each package."""
-    from modelc.package import read_package
+    from modelc.package import at_given, read_package
     from modelc.verify.check import given_or_drawn
     from modelc.verify.counts import instructions
 
-    feed = given_or_drawn(read_package(packages[0]), model, data)
+    feed = given_or_drawn(at_given(read_package(packages[0]), data, dims), model, data)
     return {name: instructions(name, feed) for name in packages}
 
 

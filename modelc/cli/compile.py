@@ -90,7 +90,7 @@ def compile_(model: Path, no_bench: bool, verbose: bool, as_json: bool, **option
         if short is not None:
             say(
                 f"  time          {short['modelc_ms']:.3f} ms, ONNX Runtime {short['ort_ms']:.3f} ms: "
-                f"{short['ratio']:.2f} times as fast, one thread, a short look (modelc bench takes longer)"
+                f"{short['ratio']:.2f} times as fast, one thread{_at(short)}, a short look (modelc bench takes longer)"
             )
         for note in (*result.notes, *(result.report.notes if result.report else ())):
             say(f"  note          {note}")
@@ -105,6 +105,12 @@ def _show_why(path: Path, chosen: bool, measured: bool) -> None:
     who = "as --choices says" if chosen else "as measured, or by estimate" if measured else "by estimate"
     rows = [(why.kernel, why.precision, why.layout, why.algorithm) for why in explained(path, who)]
     show(("kernel", "computes in", "stores", "algorithm"), rows)
+
+
+def _at(short: dict[str, Any]) -> str:
+    from modelc.package import sizes_sentence
+
+    return f" at {sizes_sentence(short['sizes'])}" if "sizes" in short else ""
 
 
 def _growth(within: Within) -> list[str]:

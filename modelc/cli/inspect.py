@@ -11,6 +11,7 @@ import click
 from modelc.cli.options import PATH, request_options
 from modelc.cli.output import json_option, print_json, say, size
 from modelc.compile.request import Request
+from modelc.runtime.shown import range_text
 
 SHOWN = 60  # characters of a text of metadata
 
@@ -49,6 +50,9 @@ def _print_model(model: dict[str, Any]) -> None:
             f"  free dimensions: add {' '.join(model['free'])}, with a number of your own in place of 1 for "
             f"{', '.join(model['free_dimensions'])}"
         )
+        if named := [flag for flag in model["free"] if flag.startswith("--dim ")]:
+            name = named[-1].removeprefix("--dim ").rpartition("=")[0].strip("'")
+            say(f"  or left open, in one package for any size: {shlex.join(['--dim', f'{name}=1..512'])}")
     for steered in model["steering"]:
         node, op, what = steered["places"][0]
         other_places = f" and {len(steered['places']) - 1} more" * (len(steered["places"]) > 1)
@@ -105,15 +109,20 @@ def _print_package(package: dict[str, Any]) -> None:
         for kind in ("inputs", "outputs"):
             for t in variant[kind]:
                 most = t.get("at_most", ())
-                shape = ", ".join(f"at most {n}" if axis in most else f"{n}" for axis, n in enumerate(t["shape"]))
+                extents = enumerate(t.get("extents", t["shape"]))
+                shape = ", ".join(f"at most {n}" if axis in most else f"{n}" for axis, n in extents)
                 say(f"  variant {k} {kind[:-1]} {t['name']}: {t['dtype']}[{shape}]")
+    for one in package["sizes"]:
+        numbers = range(one["least"], one["most"] + 1, one["step"])
+        say(f"  size          {one['name']}: {range_text(numbers)}, by the inputs of each run")
     computes = ", ".join(f"{count} in {dtype}" for dtype, count in package["dtypes"].items())
     say(f"  kernels       {package['kernels']} distinct, {package['steps']} steps ({computes})")
     uses = ", ".join(f"{count} of {name}" for name, count in package["intrinsics"].items())
     say(f"  intrinsics    {uses or 'none: plain vectors'}")
     checked = f"checked before use, {package['checks']} of them" if package["check_addresses"] else "NOT checked"
     say(f"  addresses     from data are {checked}")
-    say(f"  work          {package['gflops']:.3g} GFLOP, arena {size(package['arena_bytes'])}")
+    at = ", ".join(f"{one['name']}={one['usual']}" for one in package["sizes"])
+    say(f"  work          {package['gflops']:.3g} GFLOP{f' at {at}' * bool(at)}, arena {size(package['arena_bytes'])}")
     m = package["memory"]
     ram = {"arena": m["arena"], "scratch of each thread": m["scratch"], "states": m["states"], "handle": m["handle"]}
     flash = {name: m[name] for name in ("code", "constants", "tables")}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from modelc.compile.options import Option
+from modelc.compile.options import Option, pairs, size
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -55,6 +55,21 @@ def given_data(inputs: Path | None, *takers: Path) -> Mapping[str, NDArray[Any]]
     from modelc.compile.given import read_given
 
     return None if inputs is None else read_given(inputs, takers)
+
+
+def sizes_option() -> Callable[[F], F]:
+    """--dim, as numbers by name: at what sizes a package for any is run."""
+
+    def read(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> Mapping[str, int] | None:
+        if not given:
+            return None
+        try:
+            return pairs("NAME=16 once for each name, a whole number below 2^31", size)(given)
+        except ValueError as error:
+            raise click.BadParameter(str(error), context, param_hint="--dim") from None
+
+    says = "Of a package for any size: draw inputs of this one (default: the geometric middle)."
+    return click.option("--dim", "dims", metavar="NAME=N", multiple=True, callback=read, help=says)
 
 
 def data_option(says: str) -> Callable[[F], F]:

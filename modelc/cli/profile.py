@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from modelc.cli.options import data_option, given_data, package_argument
+from modelc.cli.bench import CHOOSING
+from modelc.cli.options import data_option, given_data, package_argument, sizes_option
 from modelc.cli.output import console_width, json_option, print_json, progress, say, shortened, show, size
 
 WIDE = 120  # columns, below which less is shown of each kernel
@@ -16,15 +18,17 @@ WIDE = 120  # columns, below which less is shown of each kernel
 @package_argument("modelc profile PKG.modelc")
 @click.option("--threads", metavar="N", type=click.IntRange(1, 1024), default=1, show_default=True)
 @data_option("What it runs on, in the variant that takes it (default: drawn, in the first).")
+@sizes_option()
 @json_option
-def profile(package: Path, threads: int, inputs: Path | None, as_json: bool) -> None:
+def profile(package: Path, threads: int, inputs: Path | None, dims: Mapping[str, int] | None, as_json: bool) -> None:
     """Says what each kernel takes, which ONNX nodes it covers, and how near it comes to this machine's peak."""
+    from modelc.package import sizes_sentence
     from modelc.verify.noise import Noise
     from modelc.verify.profile import profile as profile_package
 
     data = given_data(inputs, package)
     with progress("running, and measuring this machine's peak"):
-        report = profile_package(package, threads, inputs=data)
+        report = profile_package(package, threads, inputs=data, dims=dims)
     if as_json:
         print_json("profile", report)
         return
@@ -55,6 +59,8 @@ def profile(package: Path, threads: int, inputs: Path | None, as_json: bool) -> 
     peaks = ", ".join(f"{dtype} {gflops:.0f}" for dtype, gflops in report["peak_gflops"].items())
     source = "measured in this run" if report["peak_measured"] else "estimated: there is no C compiler to measure with"
     total, p10, p90 = (report[f"total_{name}us"] for name in ("", "p10_", "p90_"))
+    if report["sizes"]:
+        say(f"at {sizes_sentence(report['sizes'])}{CHOOSING * (data is None and dims is None)}")
     say(f"{total:.0f} us in kernels ({p10:.0f} at p10, {p90:.0f} at p90), {threads} thread(s)")
     say(f"peak GFLOP/s of a core, {source}: {peaks}")
     say(Noise.of(report["noise"]).sentence())

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from modelc.cli.options import PATH, given_data, package_argument
+from modelc.cli.options import PATH, given_data, package_argument, sizes_option
 from modelc.cli.output import json_option, print_json, say
 from modelc.errors import InputError, OutputError, PackageError
 from modelc.scratch import beside
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--outputs", metavar="G.npz|G.npy", type=PATH, help="Where to write.")
 @click.option("--repeat", metavar="N", type=click.IntRange(1, 1_000_000), default=1, show_default=True)
 @click.option("--threads", metavar="N", type=click.IntRange(1, 1024), help="Default: the processors that may be used.")
+@sizes_option()
 @click.option("--no-check", is_flag=True, help="Do not compare the files' checksums, which reads all parameters.")
 @json_option
 def run(
@@ -35,6 +36,7 @@ def run(
     outputs: Path | None,
     repeat: int,
     threads: int | None,
+    dims: Mapping[str, int] | None,
     no_check: bool,
     as_json: bool,
 ) -> None:
@@ -42,8 +44,9 @@ def run(
     under an emulator where it is for another machine, whose times mean nothing. Loading a package executes the library
     in it."""
     from modelc.compile.arrays import write_npz
+    from modelc.package import at_inputs, read_package, said_sizes, sizes_sentence
 
-    feed = _feed(package, inputs, arrays)
+    feed = _feed(package, inputs, arrays, dims)
     results, seconds = _timed(package, feed, repeat, threads, not no_check)
     if outputs is not None and outputs.suffix == ".npy":
         _write_npy(outputs, results)
@@ -58,6 +61,8 @@ def run(
     for name, array in described.items():
         say(f"{name}: {array['dtype']}{array['shape']}")
     drawn = " on drawn inputs" * (inputs is None and not arrays)
+    if drawn and (sizes := said_sizes(at_inputs(read_package(package), feed))):
+        drawn += f" of {sizes_sentence(sizes)}"
     say(f"{times['median_ms']:.3f} ms{drawn}, the median of {repeat} run(s); the fastest {times['least_ms']:.3f} ms")
 
 
@@ -95,10 +100,12 @@ def _timed(
     return results, seconds
 
 
-def _feed(package: Path, inputs: Path | None, arrays: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+def _feed(
+    package: Path, inputs: Path | None, arrays: tuple[str, ...], dims: Mapping[str, int] | None
+) -> dict[str, NDArray[Any]]:
     """The arrays of the files; where none is named, drawn ones."""
     from modelc.compile.given import read_one_given
-    from modelc.package import read_package
+    from modelc.package import at_given, read_package
     from modelc.verify.check import given_or_drawn
 
     feed: dict[str, NDArray[Any]] = dict(given_data(inputs, package) or {})
@@ -107,7 +114,8 @@ def _feed(package: Path, inputs: Path | None, arrays: tuple[str, ...]) -> dict[s
         if not equals or not name or name in feed:
             raise click.BadParameter(f"{text[:200]!r}: expected NAME=F.npy once for each input", param_hint="--input")
         feed[name] = read_one_given(Path(path), name, [package])
-    return feed or dict(given_or_drawn(read_package(package), None, None))
+    read = at_given(read_package(package), feed or None, dims)
+    return feed or dict(given_or_drawn(read, None, None))
 
 
 def _write_npy(path: Path, results: dict[str, NDArray[Any]]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from modelc.compile.options import flag_of
 from modelc.errors import ModelError
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.steering.specialise import declared_shapes
@@ -28,6 +29,7 @@ from modelc.ir.expr import Size
 from modelc.ir.generalise import generalised
 from modelc.ir.program import BoundTask, Placed, Program
 from modelc.ir.sizes import Sizes, is_sized
+from modelc.package.runs import ranges_of
 from modelc.package.spec import FreeSize
 
 RESIDUES = 17  # sizes one after the other at which Tasks are looked at
@@ -84,6 +86,16 @@ class AnySize:
         """What the model's dimensions are in a run."""
         return {name: size.unit * run[size.name] for name, size in zip(self.names, self.free, strict=True)}
 
+    @classmethod
+    def of_package(cls, free: Sequence[FreeSize]) -> AnySize:
+        """The sizes of a package, whose model nobody knows."""
+        return cls(tuple(size.name for size in free), tuple(free), tuple(_samples(free)))
+
+    @property
+    def ranges(self) -> dict[str, range]:
+        """What the dimensions may be, by the model's names for them."""
+        return dict(zip(self.names, ranges_of(self.free).values(), strict=True))
+
     def checked(self) -> tuple[Sizes, ...]:
         """The sizes that a package is verified at: none of them is a sample."""
         least = {size.name: size.least for size in self.free}
@@ -94,9 +106,10 @@ class AnySize:
         return tuple(distinct.values())
 
 
-def any_size(model: Path, ranges: Mapping[str, range]) -> AnySize:
-    """The free dimensions `ranges` of a model. Raises ModelError."""
-    declared = declared_shapes(read_outline(model).graph)
+def any_size(model: Path, ranges: Mapping[str, range], kept: Collection[str] = ()) -> AnySize:
+    """The free dimensions `ranges` of a model, of whose inputs the package has those that are not `kept`: constants and
+    states. Raises ModelError."""
+    declared = {n: dims for n, dims in declared_shapes(read_outline(model).graph).items() if n not in kept}
     free, taken = [], set[str]()
     for name, numbers in ranges.items():
         places = [
@@ -108,26 +121,21 @@ def any_size(model: Path, ranges: Mapping[str, range]) -> AnySize:
         if not places:
             known = list(dict.fromkeys(d for dims in declared.values() for d in dims or () if isinstance(d, str) and d))
             raise ModelError(
-                f"--dim {name}={_range(numbers)}: no input has this dimension by itself; its free dimensions are "
-                f"{', '.join(map(repr, known)) or 'none'}"
+                f"--dim {name}={flag_of(numbers)}: no input that the package takes has this dimension by itself; their "
+                f"free dimensions are {', '.join(map(repr, known)) or 'none'}"
             )
         unit = numbers.step
         if not len(numbers) or numbers[0] < 1:
-            raise ModelError(f"--dim {name}={_range(numbers)}: expected sizes from 1 on, the least before the most")
+            raise ModelError(f"--dim {name}={flag_of(numbers)}: expected sizes from 1 on, the least before the most")
         if numbers[0] % unit:
             raise ModelError(
-                f"--dim {name}={_range(numbers)}: sizes in steps of {unit} are its multiples; expected a least one "
+                f"--dim {name}={flag_of(numbers)}: sizes in steps of {unit} are its multiples; expected a least one "
                 f"that is, such as {numbers[0] + -numbers[0] % unit}"
             )
         label = _identifier(name, taken)
         taken.add(label)
         free.append(FreeSize(label, numbers[0] // unit, numbers[-1] // unit, unit, *places[0]))
     return AnySize(tuple(ranges), tuple(free), tuple(_samples(free)))
-
-
-def _range(numbers: range) -> str:
-    step = f":{numbers.step}" if numbers.step > 1 else ""
-    return f"{numbers.start}..{numbers.stop - 1}{step}"
 
 
 def _identifier(name: str, taken: set[str]) -> str:

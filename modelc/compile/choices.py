@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -51,6 +51,7 @@ class Choices:
     layouts: tuple[LayoutChoice, ...]
     recipe: Recipe | Packing | None = None  # where the model was quantized for the package
     real: Mapping[str, str] = field(default_factory=dict)  # quantized contractions that are float32 by price, and why
+    free: Mapping[str, range] = field(default_factory=dict)  # dimensions that are any; shapes are of samples then
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -59,20 +60,17 @@ class Choices:
             "target_key": self.target.key,
             "target": self.target.to_yaml(),
             "shapes": [{name: list(shape) for name, shape in one.items()} for one in self.shapes],
-            "constants": [asdict(one, dict_factory=_of_fixed_shape) for one in self.constants],
+            "constants": [_constant_json(one) for one in self.constants],
             "config": self.config.to_json(),
             "tasks": {key: self.tasks[key].to_json() for key in sorted(self.tasks)},
             "occurrences": {key: self.occurrences[key] for key in sorted(self.occurrences)},
             "float32": [list(names) for names in self.float32],
             "layouts": [choice.to_json() for choice in self.layouts],
+            **({"free": {name: range_of(n) for name, n in self.free.items()}} if self.free else {}),
             **({"real": {name: self.real[name] for name in sorted(self.real)}} if self.real else {}),
             **({"quantized": self.recipe.to_json()} if isinstance(self.recipe, Recipe) else {}),
             **({"packed": self.recipe.to_json()} if isinstance(self.recipe, Packing) else {}),
         }
-
-
-def _of_fixed_shape(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {name: value for name, value in fields if name != "extents"}
 
 
 def occurrences(programs: Sequence[Program]) -> Counter[str]:
@@ -117,6 +115,7 @@ def parse_choices(data: Any, source: str) -> Choices:
         ),
         recipe=_recipe(data, source),
         real=data.get("real", {}),
+        free={name: _free(one, f"{source}: free.{name}") for name, one in data.get("free", {}).items()},
     )
 
 
@@ -124,6 +123,23 @@ def _recipe(data: Any, source: str) -> Recipe | Packing | None:
     if "packed" in data:
         return Packing.from_json(data["packed"])
     return _read(Recipe.from_json, data["quantized"], f"{source}: quantized") if "quantized" in data else None
+
+
+def _constant_json(one: FixedInput) -> dict[str, Any]:
+    tensor = {"name": one.name, "dtype": one.tensor.dtype, "shape": one.tensor.shape}
+    return {"tensor": tensor, "data": one.data}
+
+
+def range_of(numbers: range) -> dict[str, int]:
+    """A range of sizes as JSON."""
+    return {"least": numbers[0], "most": numbers[-1], "step": numbers.step}
+
+
+def _free(data: Mapping[str, int], place: str) -> range:
+    numbers = range(int(data["least"]), int(data["most"]) + 1, int(data["step"]))
+    if not numbers or range_of(numbers) != data:
+        raise ConfigError(f"{place} is {dict(data)}: expected the least, and the most by steps from there")
+    return numbers
 
 
 def _constant(data: Any, place: str) -> FixedInput:

@@ -15,7 +15,7 @@ from modelc.compile.fixed import Inputs
 from modelc.compile.free_bounds import default_ranges
 from modelc.compile.inputs import applied, as_chosen, made_for
 from modelc.compile.limits import Limits
-from modelc.compile.open_sizes import OpenRun
+from modelc.compile.open_sizes import OpenRun, check_one_variant
 from modelc.compile.pipeline import Run, default_threads
 from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
@@ -27,7 +27,7 @@ from modelc.frontend.load.outline import read_outline
 from modelc.frontend.quantize.packing import BLOCK, Packing, packing_of
 from modelc.frontend.quantize.recipe import INT8, Recipe
 from modelc.frontend.quantize.write import emit_quantized, write_quantized
-from modelc.frontend.steering.flags import looked_at
+from modelc.frontend.steering.flags import Steered, looked_at
 from modelc.frontend.steering.specialise import dimension_names
 from modelc.ir.candidate import Candidate
 from modelc.scratch import TemporaryFolder
@@ -54,13 +54,13 @@ def compile_request(request: CompileRequest) -> CompileResult:
     with blaming(f"model {path}"):
         wanted = as_chosen(locked, request.fixed, settings.inputs)
         ranges = {name: numbers for name, numbers in wanted.dims.items() if isinstance(numbers, range)}
-        if request.choices is None and _may_be_open(request, wanted):
+        if request.choices is None and _may_be_open(request, wanted, settings):
             ranges |= _left_open(path, wanted, ranges)
         numbers = {name: (of_one[0],) for name, of_one in ranges.items() if len(of_one) == 1}
         wanted = replace(wanted, dims={**wanted.dims, **numbers})
         ranges = {name: several for name, several in ranges.items() if name not in numbers}
         if ranges:
-            return _of_any_size(request, wanted, ranges, settings, target, digest)
+            return _of_any_size(request, wanted, ranges, settings, target, digest, locked, tasks)
         steering = applied(wanted, path, request.inputs)
     target = target if target is not None else load_target("native")
     recipe = _recipe(request, locked)
@@ -97,14 +97,16 @@ def compile_request(request: CompileRequest) -> CompileResult:
         return run.compile(request.place, request.verify, request.keep_unverified)
 
 
-def _may_be_open(request: CompileRequest, wanted: Inputs) -> bool:
+def _may_be_open(request: CompileRequest, wanted: Inputs, settings: Config) -> bool:
     """Whether dimensions that nothing is said of are left open: not beside several variants, nor where something else
     needs numbers."""
     variants = len(wanted.shapes) > 1 or any(
         len(numbers) > 1 for numbers in wanted.dims.values() if not isinstance(numbers, range)
     )
-    needing = (request.recipe, request.weights, request.inputs, wanted.states, wanted.pad_dims, request.shapes)
-    return not variants and not any(needing) and request.precision in (None, "f32")
+    needing = (request.recipe, request.weights, request.inputs, request.shapes, request.emit_onnx, request.calibrate)
+    own_database = isinstance(request.database, str | Path)
+    plain = settings.policy.precision == "f32" and request.precision != INT8 and not own_database
+    return plain and not variants and not any((*needing, wanted.states, wanted.pad_dims, wanted.pad_values))
 
 
 def _left_open(path: Path, wanted: Inputs, ranges: Mapping[str, range]) -> dict[str, range]:
@@ -125,22 +127,35 @@ def _of_any_size(
     settings: Config,
     target: Target | None,
     digest: str,
+    locked: Choices | None,
+    tasks: Mapping[str, Candidate],
 ) -> CompileResult:
     """The compilation of one package for every size in `ranges`."""
-    open_sizes = any_size(request.path, ranges)
+    check_one_variant(request, wanted, ranges, settings)
+    open_sizes = any_size(request.path, ranges, {*wanted.constants, *settings.inputs.states})
     fixed = {name: numbers for name, numbers in wanted.dims.items() if name not in ranges}
     target = target if target is not None else load_target("native")
-    steering = [
-        applied(replace(wanted, dims={**fixed, **{n: (k,) for n, k in open_sizes.dims(run).items()}}), request.path)
-        for run in open_sizes.samples
-    ]
+    each = [{**fixed, **{n: (k,) for n, k in open_sizes.dims(run).items()}} for run in open_sizes.samples]
+    if locked is not None and not request.fixed.dims and not request.fixed.shapes:
+        if len(locked.shapes) != len(each):
+            raise ConfigError(
+                f"{request.choices} has {len(locked.shapes)} shapes; expected one for each of {len(each)}"
+            )
+        steering = [applied(replace(wanted, dims={}, shapes=(one,)), request.path) for one in locked.shapes]
+    else:
+        steering = [applied(replace(wanted, dims=dims), request.path) for dims in each]
+    shapes = tuple(shapes for steered in steering for shapes in steered.shapes)
+    alike = locked is not None and made_for(locked, Steered(shapes, steering[0].constants))
     run = OpenRun(
         model=request.path,
         digest=digest,
         target=target,
         config=settings.allowing(winograd=False, strassen=False),
-        shapes=tuple(shapes for steered in steering for shapes in steered.shapes),
+        shapes=shapes,
         constants=steering[0].constants,
+        given_inputs=request.inputs,
+        locked=locked if alike and locked is not None and locked.free == ranges else None,
+        tasks=tasks,
         threads=request.threads or default_threads(),
         stages=Stages(
             last=request.stop_after or STAGES[-1],
@@ -154,9 +169,11 @@ def _of_any_size(
         alike=True,
         free=open_sizes.free,
         any_size=open_sizes,
-        fixed=fixed,
     )
-    return run.compile(request.place, request.verify, request.keep_unverified)
+    with blaming(f"model {request.path}"):
+        if request.inputs is not None:
+            run.compared()  # what does not fit is said before any work
+        return run.compile(request.place, request.verify, request.keep_unverified)
 
 
 def _recipe(request: CompileRequest, locked: Choices | None) -> Recipe | Packing | None:

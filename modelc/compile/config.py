@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from modelc.compile.fixed import BY_NAME, Inputs
+from modelc.compile.options import flag_of, sizes
 from modelc.errors import ConfigError, TargetError
 from modelc.passes import Spec, make_pass
 from modelc.policy import SCHEDULES, Policy
@@ -129,7 +130,10 @@ class Config:
         return {
             "inputs": {
                 **{key: dict(getattr(self.inputs, key)) for key in BY_NAME if self.inputs.bounds or key != "bounds"},
-                "dims": {name: list(sizes) for name, sizes in self.inputs.dims.items()},
+                "dims": {
+                    name: flag_of(sizes) if isinstance(sizes, range) else list(sizes)
+                    for name, sizes in self.inputs.dims.items()
+                },
                 "pad_dims": list(self.inputs.pad_dims),
             },
             "simplify": list(self.simplify),
@@ -217,8 +221,20 @@ def _inputs(tree: Any, source: str) -> Inputs:
         for name, value in given.items():
             if not row.metadata["fits"](value):
                 raise ConfigError(f"{place}.{name} is {shown(value)}; expected {row.metadata['expected']}")
-    dims = {name: tuple(size) if isinstance(size, list) else (size,) for name, size in section["dims"].items()}
+    dims = {name: _numbers(given, f"{source}: inputs.dims.{name}") for name, given in section["dims"].items()}
     return Inputs(**{**section, "dims": dims})
+
+
+def _numbers(given: Any, place: str) -> Sequence[int]:
+    """What a configuration says of a dimension. Raises ConfigError."""
+    if not isinstance(given, str):
+        return tuple(given) if isinstance(given, list) else (given,)
+    try:
+        numbers = sizes(given)
+    except ValueError as error:
+        raise ConfigError(f"{place} is {shown(given)}; expected {error}") from None
+    assert numbers is not None, "it was checked"
+    return numbers
 
 
 def check_precision(value: Any, place: str) -> str:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from modelc.compile.choices import Choices
 from modelc.compile.fixed import Inputs
-from modelc.errors import ModelError
+from modelc.compile.options import flag_of
+from modelc.errors import ConfigError, ModelError
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.steering.flags import Steered, steerable, steered
 from modelc.frontend.steering.specialise import Dims, declared_shapes, free_flags
@@ -27,7 +28,14 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def applied(fixed: Inputs, model: Path, data: Arrays | None = None) -> Steered:
-    """What is fixed, as it comes to for the model. Raises ModelError, InputError."""
+    """What is fixed, as it comes to for the model. Raises ModelError, InputError; ConfigError for a dimension that is
+    left open, as compile alone can."""
+    for name, numbers in fixed.dims.items():
+        if isinstance(numbers, range):
+            raise ConfigError(
+                f"--dim {name}={flag_of(numbers)} leaves a dimension open, as compile alone can: expected a number "
+                f"here, such as --dim {name}={numbers[-1] if numbers else 1}"
+            )
     return steered(model, fixed.shapes, fixed.dims, fixed.constants, data)
 
 
@@ -61,6 +69,8 @@ def as_chosen(choices: Choices | None, fixed: Inputs, inputs: Inputs) -> Inputs:
     if choices is None:
         return fixed.over(inputs)
     constants = {one.name: one.array() for one in choices.constants}
+    if choices.free and not fixed.shapes and not fixed.dims:
+        return replace(fixed, dims={**inputs.dims, **choices.free}, constants={**constants, **fixed.constants})
     shapes = fixed.shapes or (() if fixed.dims else choices.shapes)
     return replace(fixed, shapes=shapes, constants={**constants, **fixed.constants})
 

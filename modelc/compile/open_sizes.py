@@ -6,36 +6,74 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from modelc.compile.any_size import AnySize, NeedsLargest, generalised_program, program_at
 from modelc.compile.choices import Shapes
+from modelc.compile.config import Config
+from modelc.compile.fixed import Inputs
+from modelc.compile.options import flag_of
 from modelc.compile.pipeline import QUANTIZING, Built, Run, place_of
 from modelc.compile.programs import Programs
 from modelc.compile.publish import Comparison, publish
-from modelc.errors import ModelError, blaming
+from modelc.compile.request import CompileRequest
+from modelc.errors import ConfigError, InvalidIR, ModelError, blaming
 from modelc.forks import shared
 from modelc.frontend.building.trips import Trips, differing
+from modelc.frontend.load.outline import read_outline
+from modelc.frontend.load.read import element_type
 from modelc.frontend.onnx import import_model
-from modelc.frontend.steering.flags import steered
+from modelc.frontend.quantize.recipe import INT8
+from modelc.frontend.steering.specialise import declared_shapes, free_inputs, resized
+from modelc.ir.block import Task
 from modelc.ir.generalise import instance, nest_at
 from modelc.ir.graph import Graph
 from modelc.ir.program import Program
-from modelc.ir.sizes import Sizes
+from modelc.ir.sizes import DependsOnSize, Sizes, is_sized, text_of
+from modelc.package import Plan, TensorInfo, run_of
 from modelc.plan.program import Compiled
-from modelc.space.any_size import Looks, chosen_at_all_sizes
+from modelc.space.any_size import Looks, accepted_at_all_sizes, chosen_at_all_sizes
 from modelc.space.choose import Chosen
+from modelc.verify.check import check_feed, without_constants
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 
 LOOKS = 8  # imports at the samples until it is known which nodes are loops
+INSTEAD = "give a dimension that is left open a number"
+
+
+def check_one_variant(request: CompileRequest, wanted: Inputs, ranges: Mapping[str, range], settings: Config) -> None:
+    """Raises ConfigError for what a package for any size cannot be asked for as well."""
+    several = [name for name, numbers in wanted.dims.items() if name not in ranges and len(numbers) > 1]
+    asked = {
+        "several --shape, which make variants": len(wanted.shapes) > 1,
+        f"several numbers for --dim {', '.join(several)}, which make variants": bool(several),
+        "--pad-dim, which fills inputs up": bool(wanted.pad_dims),
+        "--pad-value, which fills inputs up": bool(wanted.pad_values),
+        "--calibrate, or layers in int8": request.recipe is not None
+        or request.calibrate is not None
+        or request.precision == INT8,
+        "--weights, which store 4 bits": request.weights is not None,
+        "--emit-onnx, which writes a quantized model": request.emit_onnx is not None,
+        "precision auto": settings.policy.precision == "auto",
+        "--database, which knows schedules for fixed shapes": not isinstance(request.database, bool),
+    }
+    what = next((name for name, is_asked in asked.items() if is_asked), None)
+    if what is not None:
+        dims = " ".join(f"--dim {name}={flag_of(numbers)}" for name, numbers in ranges.items())
+        raise ConfigError(f"{dims} asks for one package of any size, which does not go with {what}: leave out one")
 
 
 @dataclass
 class OpenRun(Run):
-    """One compilation for any size. `shapes` are those at the samples, and `fixed` the dimensions that are numbers."""
+    """One compilation for any size. `shapes` are those at the samples; `given_inputs` are to verify with, of a size of
+    their own."""
 
     any_size: AnySize = field(default_factory=lambda: AnySize((), (), ()))
-    fixed: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    given_inputs: Mapping[str, NDArray[Any]] | None = None
     loops: frozenset[str] | None = None  # nodes that sizes say the number of iterations of; None: it is not known yet
 
     def originals(self, bounds: Mapping[str, int]) -> Sequence[Graph]:
@@ -58,24 +96,48 @@ class OpenRun(Run):
             self.loops = loops | (self.loops or frozenset())
         raise ModelError("which nodes run more often at larger sizes depends on which others are loops")
 
+    @property
+    def ranges(self) -> Mapping[str, range]:
+        """The dimensions of the inputs that the package leaves open."""
+        return self.any_size.ranges
+
     def shapes_at(self, run: Sizes) -> Shapes:
         """The shapes of the model's inputs in a run."""
-        dims = {**self.fixed, **{name: (n,) for name, n in self.any_size.dims(run).items()}}
-        return steered(self.model, (), dims, self.constants).shapes[0]
+        declared = declared_shapes(read_outline(self.model).graph)
+        return resized(declared, self.shapes[0], self.any_size.dims(run))
+
+    @cached_property
+    def looks(self) -> Looks:
+        """At which sizes schedules are looked at."""
+        return Looks(self.any_size.explained_tasks, (*self.any_size.checked(), self.any_size.usual))
 
     def made(self, programs: Programs, output: Path, verify: bool, keep_unverified: bool) -> Built:
-        """schedule to verify."""
+        """schedule to verify. Raises ModelError for what no kernel of any size does."""
+        try:
+            return self._made(programs, output, verify, keep_unverified)
+        except DependsOnSize as wrong:
+            raise ModelError(f"what is computed differs from size to size: {wrong}; {INSTEAD}") from None
+
+    def _made(self, programs: Programs, output: Path, verify: bool, keep_unverified: bool) -> Built:
         general = self.general(programs)
+        for name in self.config.inputs.states:
+            if any(map(is_sized, general.values[name].shape)):
+                shape = ", ".join(map(text_of, general.values[name].shape))
+                raise ModelError(
+                    f"--state {name}: its shape [{shape}] depends on a dimension that is left open, and a state has "
+                    "one shape: give that dimension a number"
+                )
         whole = replace(programs, rounded=(general,))
         compiled = self.kernels_of(general, programs.rounded)
         spec = self.spec(whole, compiled)
         self.limits.check_plan(spec, self.within)
-        runs = self.any_size.checked() if verify else ()
+        inputs, runs = self.compared() if verify else (None, ())
+        schedules = {key: Chosen(one.candidate, one.derived, one.nest) for key, one in compiled.items()}
         comparison = Comparison(
             self.model,
-            self.imported.inputs,
+            inputs,
             self.config.verify,
-            [self.blueprint_at(run, general, compiled) for run in runs],
+            [self.blueprint_at(run, general, schedules) for run in runs],
             any(node.op in QUANTIZING for graph in self.imported.originals for node in graph.nodes),
             runs,
         )
@@ -83,6 +145,28 @@ class OpenRun(Run):
             spec, output, comparison if verify else None, self.stages, keep_unverified, False, self.limits
         )
         return Built(self, whole, compiled, spec, package, report)
+
+    def compared(self) -> tuple[Mapping[str, NDArray[Any]] | None, tuple[Sizes, ...]]:
+        """The inputs to verify with, and at which sizes that is done: theirs among them. Raises InputError where they
+        do not fit."""
+        runs = self.any_size.checked()
+        if self.given_inputs is None:
+            return None, runs
+        inputs = without_constants(self.constants, self.given_inputs)
+        what = f"the model {self.model}"
+        own = run_of(Plan(self.tensors_at(self.any_size.usual), (), (), free=self.free), inputs, what)
+        check_feed([self.tensors_at(own)], inputs, what)
+        return inputs, (own, *(run for run in runs if run != own))
+
+    def tensors_at(self, run: Sizes) -> tuple[TensorInfo, ...]:
+        """The inputs of the package in a run."""
+        taken = free_inputs(read_outline(self.model).graph)
+        shapes = self.shapes_at(run)
+        return tuple(
+            TensorInfo(name, element_type(taken[name].type.tensor_type.elem_type, f"input {name!r}"), shapes[name])
+            for name in taken
+            if name in shapes and name not in self.config.inputs.states
+        )
 
     def general(self, programs: Programs) -> Program:
         """The Programs at the samples as one."""
@@ -98,15 +182,19 @@ class OpenRun(Run):
         """schedule, codegen: every distinct Task once, by its hash."""
         pairs = zip(general.kernels, samples[0].kernels, strict=True)
         every = {bound.task.hash: (bound.task, usual.task.canonical()) for bound, usual in pairs}
-        looks = Looks(self.any_size.explained_tasks, (*self.any_size.checked(), self.any_size.usual))
 
         def scheduled(key: str) -> Chosen:
             task, usual = every[key]
             with blaming(place_of(task)):
-                return chosen_at_all_sizes(task.canonical(), usual, self.schedules, looks)
+                if key in self.tasks:
+                    return self.as_chosen(task)
+                try:
+                    return chosen_at_all_sizes(task.canonical(), usual, self.schedules, self.looks)
+                except InvalidIR as wrong:
+                    raise ModelError(f"{wrong}; {INSTEAD}") from None
 
         with self.stages.stage("schedule", f"{len(every)} distinct tasks") as dump:
-            self.schedules.prepare([task for _, task in every.values()], True)
+            self.schedules.prepare([usual for key, (_, usual) in every.items() if key not in self.tasks], True)
             chosen, names = dict[str, Chosen](), [*every]
             for number, schedule in shared(scheduled, names, self.threads):
                 chosen[names[number]] = schedule
@@ -117,8 +205,10 @@ class OpenRun(Run):
 
         @contextmanager
         def blaming_task(name: str) -> Iterator[None]:
-            with blaming(place_of(every[name][0])):
+            try:
                 yield
+            except InvalidIR as wrong:
+                raise ModelError(f"{place_of(every[name][0])}: {wrong}; {INSTEAD}") from None
 
         with self.stages.stage("codegen", f"{len(every)} kernels, {self.threads} at a time"):
             kernels = self.machine_code(self.schedules.store).compiled(
@@ -131,16 +221,32 @@ class OpenRun(Run):
             for one in [chosen[key]]
         }
 
-    def blueprint_at(self, run: Sizes, general: Program, compiled: Mapping[str, Compiled]) -> Blueprint:
+    def as_chosen(self, task: Task) -> Chosen:
+        """What a Task is lowered from that has a schedule."""
+        with self.blaming_given(task):
+            return accepted_at_all_sizes(task.canonical(), self.tasks[task.hash], self.schedules, self.looks)
+
+    def blueprints_at(self, runs: Sequence[Sizes]) -> tuple[Blueprint, ...]:
+        """What the kernels of a package are judged by in runs, which was made with the schedules that are given. Raises
+        ConfigError where some Task has none."""
+        general = self.general(self.programs())
+        tasks = {bound.task.hash: bound.task for bound in general.kernels}
+        if missing := [task.name for key, task in tasks.items() if key not in self.tasks]:
+            counts = f"{len(missing)} of {len(tasks)} Tasks"
+            raise ConfigError(f"there is no schedule of {counts} of {self.model}, the first of which is {missing[0]}")
+        schedules = {key: self.as_chosen(task) for key, task in tasks.items()}
+        return tuple(self.blueprint_at(run, general, schedules) for run in runs)
+
+    def blueprint_at(self, run: Sizes, general: Program, schedules: Mapping[str, Chosen]) -> Blueprint:
         """What the kernels are judged by in a run."""
         shapes, trips = self.shapes_at(run), Trips(self.loops or frozenset())
         graph = import_model(self.model, shapes, self.constants, self.config.inputs.bounds, trips)
         program = program_at(general, instance(replace(general, constants={}), run))
         scheduled = dict[str, Scheduled]()
         for bound, here in zip(general.kernels, program.kernels, strict=True):
-            kernel = compiled[bound.task.hash]
+            kernel = schedules[bound.task.hash]
             if here.task.hash not in scheduled:
-                candidate, derived = instance(kernel.candidate, run), instance(kernel.derived, run)
+                candidate, derived = instance(kernel.candidate, run), instance(kernel.task, run)
                 scheduled[here.task.hash] = Scheduled.of(
                     here.task.canonical(), candidate, derived, nest_at(kernel.nest, run)
                 )

@@ -118,6 +118,12 @@ def sizes(text: str) -> Sequence[int] | None:
     return None if None in given or len(given) > MOST_NUMBERS else known
 
 
+def flag_of(numbers: range) -> str:
+    """The text that sizes() reads as a range."""
+    step = f":{numbers.step}" if numbers.step > 1 else ""
+    return f"{numbers.start}..{numbers[-1] if numbers else numbers.stop - 1}{step}"
+
+
 def constant(text: str) -> Any:
     """A number, true, false, several of them with commas, or the path of a .npy file."""
     parts = text.split(",")
@@ -152,6 +158,11 @@ def share(text: str) -> float:
 def listed(text: str) -> tuple[str, ...]:
     """so,a as names."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def size(text: str) -> int | None:
+    """A whole number below 2^31."""
+    return _size(text)
 
 
 def _size(text: str) -> int | None:

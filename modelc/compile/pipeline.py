@@ -153,6 +153,11 @@ class Run:
     alike: bool = False  # the shapes are those of one package for any size
     free: tuple[FreeSize, ...] = ()  # sizes that the package leaves open
 
+    @property
+    def ranges(self) -> Mapping[str, range]:
+        """The dimensions of the inputs that the package leaves open."""
+        return {}
+
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
         if self.stages.reach("package"):  # what would fail at the end, before any work
             check_place(output)
@@ -490,7 +495,7 @@ class Run:
         made_for = (__version__, self.digest, self.target, self.shapes, constants, self.config)
         cut = (occurrences(programs.rounded), programs.kept, programs.layouts)
         origin, left_out = kept_origin(read_outline(self.model))
-        chosen = Choices(*made_for, tasks, *cut, self.recipe, self.imported.real)
+        chosen = Choices(*made_for, tasks, *cut, self.recipe, self.imported.real, self.ranges)
         return PackageSpec(
             name=self.model.stem,
             target=PackageTarget(self.target.name, self.target.triple, self.target.features),

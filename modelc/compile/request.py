@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modelc.cache.store import Store, user_store
-from modelc.compile.fixed import Inputs
+from modelc.compile.fixed import Inputs, is_range
 from modelc.compile.options import argument, bound, constant, listed, number, option, pairs, shape_texts, share, sizes
 from modelc.compile.stages import STAGES
 from modelc.errors import ConfigError, InputError
@@ -360,9 +360,14 @@ def shape_sets(given: GivenShapes | Sequence[GivenShapes]) -> tuple[Shapes, ...]
         ) from None
 
 
-def _numbers(given: int | Sequence[int]) -> Sequence[int]:
+def _numbers(given: int | Sequence[int] | str) -> Sequence[int]:
     if isinstance(given, range):
         return given
+    if isinstance(given, str):  # as modelc.yaml has it
+        numbers = sizes(given) if is_range(given) else None
+        if numbers is None:
+            raise TypeError
+        return numbers
     return (index(given),) if hasattr(given, "__index__") else tuple(map(index, given))
 
 

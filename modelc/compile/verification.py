@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -13,13 +13,16 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modelc import __version__
+from modelc.compile.any_size import AnySize, any_size
 from modelc.compile.choices import check_choices, digest_of, parse_choices
+from modelc.compile.open_sizes import OpenRun
 from modelc.compile.pipeline import Run
 from modelc.compile.stages import Stages
 from modelc.errors import ConfigError, InputError, InvalidIR, ModelcError, TargetError, blaming
 from modelc.frontend.load.given import ModelSource, model_file
 from modelc.frontend.quantize.write import write_quantized
-from modelc.package import Package, read_choices, read_package
+from modelc.ir.sizes import Sizes
+from modelc.package import Package, read_choices, read_package, run_of
 from modelc.scratch import TemporaryFolder
 from modelc.verb import Progress
 from modelc.verify.check import other_model
@@ -92,8 +95,9 @@ def verify(
         if not differences and (quantized := _as_quantized(read, path, stack)) is not None:
             path, notes = quantized, ["the model is quantized as for the package, and compared so"]
         blueprints: tuple[Blueprint, ...] = ()
+        runs = _runs_of(read, inputs)
         try:
-            blueprints = blueprints_of(read, path, told) if read_choices(read) else ()
+            blueprints = blueprints_of(read, path, told, runs) if read_choices(read) else ()
         except TargetError as error:  # a user's intrinsics lie elsewhere
             notes.append(f"its kernels cannot be judged by themselves: {error}")
         except (ModelcError, InvalidIR) as error:
@@ -114,8 +118,17 @@ def verify(
             check=check,
             per_layer=per_layer,
             say=partial(told, "verify"),
+            runs=runs,
         )
         return replace(report, notes=(*notes, *report.notes))
+
+
+def _runs_of(read: Package, inputs: Mapping[str, NDArray[Any]] | None) -> tuple[Sizes, ...]:
+    """The sizes at which a package for any is compared: those of the inputs, or several. Raises InputError."""
+    plan = read.manifest.variants[0]
+    if not plan.free:
+        return ()
+    return AnySize.of_package(plan.free).checked() if inputs is None else (run_of(plan, inputs, read.path),)
 
 
 def _as_quantized(read: Package, model: Path, stack: ExitStack) -> Path | None:
@@ -130,24 +143,32 @@ def _as_quantized(read: Package, model: Path, stack: ExitStack) -> Path | None:
     return path
 
 
-def blueprints_of(read: Package, model: Path, progress: Progress = lambda stage, text: None) -> tuple[Blueprint, ...]:
-    """How each variant of a package was made, from its choices and its model, or another with the same Tasks. Raises
-    ConfigError where the choices do not name all of them."""
+def blueprints_of(
+    read: Package, model: Path, progress: Progress = lambda stage, text: None, runs: Sequence[Sizes] = ()
+) -> tuple[Blueprint, ...]:
+    """How each variant of a package was made, or one for any size is in each of the `runs`, from its choices and its
+    model, or another with the same Tasks. Raises ConfigError where the choices do not name all of them."""
     source = str(read.path / "choices.json")
     chosen = parse_choices(read_choices(read), source)
     check_choices(chosen, __version__, None, None, source)
     constants = {one.name: one.array() for one in chosen.constants}
-    run = Run(
-        model,
-        digest_of(model),
-        chosen.target,
-        chosen.config,
-        chosen.shapes,
-        locked=chosen,
-        tasks=chosen.tasks,
-        constants=constants,
-        stages=Stages(progress=progress),
-    )
+    facts: dict[str, Any] = {
+        "model": model,
+        "digest": digest_of(model),
+        "target": chosen.target,
+        "config": chosen.config,
+        "shapes": chosen.shapes,
+        "locked": chosen,
+        "tasks": chosen.tasks,
+        "constants": constants,
+        "stages": Stages(progress=progress),
+    }
+    if free := read.manifest.variants[0].free:
+        open_sizes = any_size(model, chosen.free, {*constants, *chosen.config.inputs.states})
+        if open_sizes.free != free or len(open_sizes.samples) != len(chosen.shapes):
+            raise ConfigError(f"{source} was chosen for other sizes than the package has: its kernels cannot be judged")
+        return OpenRun(**facts, alike=True, free=free, any_size=open_sizes).blueprints_at(runs)
+    run = Run(**facts)
     programs = run.programs()
     tasks = {bound.task.hash: bound.task for program in programs.rounded for bound in program.kernels}
     if missing := [task.name for key, task in tasks.items() if key not in chosen.tasks]:

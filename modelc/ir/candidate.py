@@ -30,7 +30,7 @@ from modelc.ir.expr_syntax import parse
 from modelc.ir.layout import Layout
 from modelc.ir.loop import ROOT, Inside, Loop, Root, place_of
 from modelc.ir.remembering import Remembering
-from modelc.ir.sizes import is_sized, sized
+from modelc.ir.sizes import MOST_TEXT, DependsOnSize, is_sized, sized
 
 if TYPE_CHECKING:
     import jsonschema
@@ -136,7 +136,12 @@ def _written(argument: str | int) -> str | int:
 def _read(argument: str | int) -> str | int:
     if not isinstance(argument, str) or not argument.startswith("="):
         return argument
-    return sized(parse(argument[1:]))
+    if len(argument) > MOST_TEXT:
+        raise ValueError(f"a number of {len(argument)} characters; at most {MOST_TEXT} are read")
+    try:
+        return sized(parse(argument[1:]))
+    except DependsOnSize as wrong:
+        raise ValueError(f"{argument!r} is no whole number of sizes: {wrong}") from None
 
 
 def key_of(data: object) -> str:

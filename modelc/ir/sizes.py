@@ -16,11 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from modelc.ir.affine import bounds, linear, simplify
-from modelc.ir.expr import Const, Expr, Op, Size, Var, op, rewrite, show, sizes, substitute, variables
+from modelc.ir.expr import Const, Expr, Op, Size, Var, op, rewrite, show, sizes, substitute, variables, walk
 from modelc.ir.expr_syntax import parse
 
 Sizes = Mapping[str, int]  # what a run's sizes are, by name
 MOST_TEXT = 1000  # characters of a number that is read
+MOST_NUMBER = 2**63 - 1  # that one may be
+MOST_PRODUCTS = 8  # of sizes in it, whose limits take long to find
 
 
 class DependsOnSize(Exception):
@@ -171,10 +173,19 @@ def number_of(text: str, named: Mapping[str, Size]) -> int:
     e = parse(text)
     if unknown := sorted(variables(e) - named.keys()):
         raise ValueError(f"{text!r} names {unknown[0]!r}, which is no size")
+    if sum(isinstance(x, Op) and x.name == "mul" and not any(isinstance(y, Const) for y in x.args) for x in walk(e)) > (
+        MOST_PRODUCTS
+    ):
+        raise ValueError(f"{text!r} multiplies sizes more than {MOST_PRODUCTS} times")
     try:
-        return sized(substitute(e, named))
+        number = sized(substitute(e, named))
     except DependsOnSize:
         raise ValueError(f"{text!r} is no whole number of sizes") from None
+    if sizes(e) or any(isinstance(x, Const) and x.dtype != "int64" for x in walk(e)):
+        raise ValueError(f"{text!r} is no whole number of sizes by name")
+    if not -MOST_NUMBER <= least(number) <= most(number) <= MOST_NUMBER:
+        raise ValueError(f"{text[:80]!r} has more than 64 bits")
+    return number
 
 
 def _upwards(atom: Expr, c: int) -> tuple[Expr, int]:

@@ -14,6 +14,7 @@ from modelc.package.form import Form
 from modelc.package.link import compile_kernel, link_kernel, runtime_objects
 from modelc.package.manifest import SCHEMA_VERSION, FileInfo, Manifest
 from modelc.package.read import Package, at_sizes, read_choices, read_package, read_verification
+from modelc.package.runs import at_dims, at_given, at_inputs, dims_of, ranges_of, run_of, said_sizes, sizes_sentence
 from modelc.package.sources import RUNTIME
 from modelc.package.spec import ALIGNMENT, ArenaTensor, Argument, FixedInput, PackageSpec, PackageTarget, Plan, Step
 from modelc.package.tensor import TensorInfo
@@ -39,22 +40,30 @@ __all__ = [
     "StepTime",
     "TensorInfo",
     "Toolchain",
+    "at_dims",
+    "at_given",
+    "at_inputs",
     "at_sizes",
     "check_described",
     "check_place",
     "compile_kernel",
+    "dims_of",
     "emulated",
     "emulator",
     "find_toolchain",
     "lacking",
     "link_kernel",
     "machine_of",
+    "ranges_of",
     "read_choices",
     "read_package",
     "read_verification",
     "run_emulated",
+    "run_of",
     "run_package",
     "runtime_objects",
+    "said_sizes",
+    "sizes_sentence",
     "variant_for",
     "write_package",
     "write_verification",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from modelc.package.memory import memory_of
 from modelc.package.read import read_package
+from modelc.package.runs import at_dims, ranges_of, usual_run
 from modelc.package.spec import FixedInput, Plan, distinct_kernels
+from modelc.package.tensor import TensorInfo
+from modelc.runtime.shown import extent_text
 
 SHOWN = 8  # numbers of a constant
 
@@ -19,7 +23,9 @@ def described(path: Path) -> dict[str, Any]:
     package = read_package(path, check=True)
     m = package.manifest
     memory = memory_of(m, package.path)
-    first = m.variants[0]
+    first = at_dims(package).manifest.variants[0]
+    free = m.variants[0].free
+    units = {size.name: size.unit for size in free}
     return {
         "kind": "package",
         "name": m.name,
@@ -30,15 +36,25 @@ def described(path: Path) -> dict[str, Any]:
         "checks": sum(len(step.checks) for step in first.steps),
         "variants": [
             {
-                "inputs": [asdict(t) for t in plan.inputs],
-                "outputs": [_output(plan, k) for k in range(len(plan.outputs))],
+                "inputs": [_tensor(t, units) for t in plan.inputs],
+                "outputs": [_output(plan, k, units) for k in range(len(plan.outputs))],
             }
             for plan in m.variants
         ],
         "origin": None if m.origin is None else asdict(m.origin),
+        "sizes": [
+            {
+                "name": name,
+                "least": n[0],
+                "most": n[-1],
+                "step": n.step,
+                "usual": n.step * usual_run(m.variants[0])[name],
+            }
+            for name, n in ranges_of(free).items()
+        ],
         "constants": [_constant(constant) for constant in m.constants],
         "bounds": dict(m.bounds),
-        "states": [{**asdict(state.input), "output": state.output} for state in first.states],
+        "states": [{**_tensor(state.input, units), "output": state.output} for state in first.states],
         "steps": len(first.steps),
         "kernels": distinct_kernels(m.variants),
         "dtypes": dict(Counter(step.dtype for step in first.steps)),
@@ -54,13 +70,22 @@ def described(path: Path) -> dict[str, Any]:
     }
 
 
-def _output(plan: Plan, k: int) -> dict[str, Any]:
+def _tensor(tensor: TensorInfo, units: Mapping[str, int]) -> dict[str, Any]:
+    """With the extents in terms of the dimensions, where sizes are free: a number or a text of each."""
+    told: dict[str, Any] = {"name": tensor.name, "dtype": tensor.dtype, "shape": tensor.shape}
+    if tensor.extents:
+        told["extents"] = [n if isinstance(n, int) else extent_text(n, units) for n in tensor.shown]
+    return told
+
+
+def _output(plan: Plan, k: int, units: Mapping[str, int]) -> dict[str, Any]:
     """With the axes along which the shape says no more than how much there can be."""
-    return {**asdict(plan.outputs[k]), "at_most": [size.axis for size in plan.sizes if size.output == k]}
+    at_most = [size.axis for size in plan.sizes if size.output == k]
+    return {**_tensor(plan.outputs[k], units), "at_most": at_most}
 
 
 def _constant(constant: FixedInput) -> dict[str, Any]:
     """With its first numbers, as text."""
     numbers = constant.array().reshape(-1)
     shown = ", ".join(map(str, numbers[:SHOWN].tolist())) + ", ..." * (numbers.size > SHOWN)
-    return {**asdict(constant.tensor), "shape": list(constant.tensor.shape), "value": shown}
+    return {**_tensor(constant.tensor, {}), "shape": list(constant.tensor.shape), "value": shown}

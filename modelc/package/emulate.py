@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from modelc.package.objects import Sources, lasting_folder, linked, objects_of
 from modelc.package.padding import Padding
 from modelc.package.padding import variant_for as smallest_variant
 from modelc.package.read import Package, read_manifest_of, read_package
+from modelc.package.runs import at_inputs
 from modelc.package.sources import HEADERS, RUNTIME
 from modelc.package.tensor import TensorInfo
 from modelc.package.toolchain import find_toolchain, machine_of
@@ -72,7 +74,7 @@ def run_package(path: str | Path, inputs: Mapping[str, NDArray[Any]], check: boo
         except ModelError as error:
             raise PackageError(str(error)) from None
     given = {name: as_bits(array) for name, array in inputs.items()}
-    return run_emulated(package.path, given, variant_for(package, given)).outputs
+    return run_emulated(package.path, given, variant_for(at_inputs(package, given), given)).outputs
 
 
 def variant_for(package: Package, inputs: Mapping[str, NDArray[Any]]) -> int:
@@ -97,29 +99,34 @@ def run_emulated(
     timeout: float = 600.0,
     watch: Watch | None = None,
 ) -> EmulatedRun:
-    """Runs `variant` of the package on `inputs` (bfloat16 as its bits in uint16) with the very library in it.
+    """Runs `variant` of the library on `inputs` (bfloat16 as its bits in uint16) with the very library in the package.
     Raises InputError, PackageError with what the library said, ToolchainError if there is no compiler or emulator."""
     package = read_package(path, check=True)  # for it executes the library
     variants = package.manifest.variants
     if not 0 <= variant < len(variants):
         raise InputError(f"variant {variant} was asked for; {path} has {len(variants)}")
-    plan, before = variants[variant], driver(package)
+    most = variants[variant]
+    package = at_inputs(package, inputs)
+    plan, before = package.manifest.variants[variant], driver(package)
     with TemporaryFolder("run") as name:
         given, taken = Path(name) / "inputs.bin", Path(name) / "outputs.bin"
         given.write_bytes(input_bytes(package, variant, inputs))
         numbers = {"--threads": threads, "--variant": variant, "--repeat": repeat}
         flags = [part for flag, number in numbers.items() for part in (flag, str(number))] + ["--profile"] * profile
-        if package.manifest.padding is not None:
-            flags += ["--extents", *(str(n) for tensor in plan.inputs for n in np.shape(inputs[tensor.name]))]
+        flags += extents_flags(package, variant, inputs)
         command = [*before, str(given), str(taken)]
         if watch is None:
             said = _run([*command, *flags], timeout, package.path)
         else:
             said = _watched(command, flags, watch, Path(name) / "places.txt", timeout, package.path)
-        outputs = _split(plan.outputs, taken.read_bytes(), package.path)
+        outputs = _split(most.outputs, taken.read_bytes(), package.path)
     lines = said.splitlines()
     for number, *shape in (map(int, line.split()[1:]) for line in lines if line.startswith("shape ")):
         name = plan.outputs[number].name
+        if most.free:  # what is there has no gaps
+            outputs[name] = (
+                outputs[name].reshape(-1)[: prod(plan.outputs[number].shape)].reshape(plan.outputs[number].shape)
+            )
         outputs[name] = outputs[name][tuple(map(slice, shape))]
     words = [line.split(" ", 3) for line in lines if not line.startswith("shape ")]
     steps = tuple(StepTime(w[3], int(w[1]), int(w[2]) * 1e-9) for w in words if w[0] == "step")
@@ -128,8 +135,18 @@ def run_emulated(
     return EmulatedRun(outputs, seconds, opening, int(figures["resident"]), steps)
 
 
+def extents_flags(package: Package, variant: int, inputs: Mapping[str, NDArray[Any]]) -> list[str]:
+    """What tells the driver the shapes of inputs, where they may have several; the last of its arguments."""
+    if package.manifest.padding is None and not package.runs:
+        return []
+    tensors = package.manifest.variants[variant].inputs
+    return ["--extents", *(str(n) for tensor in tensors for n in np.shape(inputs[tensor.name]))]
+
+
 def check_described(package: Package) -> None:
     """Raises PackageError if the manifest tells of other inputs or outputs than the library, or that does not open."""
+    if package.runs:
+        package = read_package(package.path)
     said = _run([*driver(package), "--describe"], 600.0, package.path)
     codes = {dtype: str(code) for dtype, code in DTYPE_CODES.items()}
     wanted = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from modelc.errors import PackageError
 from modelc.ir.in_c import in_c
@@ -250,7 +250,7 @@ def _checks_in_run(name: str, checks: tuple[RangeCheck, ...], names: Names) -> s
 
 def _step_row(name: str, step: Step) -> str:
     check = f"check_{name}" if step.checks else "0"
-    work = (repr(float(step.flops)), repr(float(step.bytes)))
+    work = (repr(float(most(cast(int, number)))) for number in (step.flops, step.bytes))
     trips = f"trips_{name}" if is_sized(step.extent) else "0"
     return _row(f"step_{name}", check, _c_string(step.name), most(step.extent), int(step.serial), *work, trips)
 

@@ -98,7 +98,7 @@ _ABSENT = (
     *("padding", "fills", "bounds", "on", "written", "extents", "takes", "free", "origin"),
 )
 _NUMBERS = frozenset(  # that may depend on sizes
-    {"extents", "extent", "offset", "stride", "shape", "strides", "low", "high", "limit", "bytes"}
+    {"extents", "extent", "offset", "stride", "shape", "strides", "low", "high", "limit", "flops", "bytes"}
 )
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from modelc.errors import PackageError
 from modelc.ir.sizes import Sizes
 from modelc.package.manifest import NAME, FileInfo, Manifest, parsed
-from modelc.package.spec import distinct_kernels
+from modelc.package.spec import Plan, distinct_kernels
+from modelc.package.tensor import TensorInfo
 from modelc.runtime.files import ModelError, check_file, folder_of, open_file, open_folder, read_manifest
-from modelc.runtime.shown import boundary, page, size, table
+from modelc.runtime.shown import boundary, extents_shown, page, range_text, size, table
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,12 @@ class Package:
     path: Path
     manifest: Manifest
     runs: tuple[Sizes, ...] = ()
+    units: Mapping[str, int] = field(default_factory=dict)  # of the sizes of these runs
+
+    @property
+    def dims(self) -> tuple[Mapping[str, int], ...]:
+        """The dimensions of the inputs in each of the runs, by the names of the free sizes."""
+        return tuple({name: self.units[name] * n for name, n in run.items()} for run in self.runs)
 
     def in_library(self, variant: int) -> int:
         """Which of the library's variants a variant is."""
@@ -34,7 +41,7 @@ class Package:
 
     def __repr__(self) -> str:
         m = self.manifest
-        variants = "; ".join(boundary(plan.inputs, plan.outputs) for plan in m.variants)
+        variants = "; ".join(map(_boundary, m.variants))
         kernels = f"{distinct_kernels(m.variants)} kernels in {len(m.variants[0].steps)} steps"
         return f"Package({str(self.path)!r} for {m.target.name}: {variants}; {kernels}; {self._sizes()})"
 
@@ -47,6 +54,8 @@ class Package:
     def _repr_html_(self) -> str:
         """The kernels of the first variant, with a bar for the arithmetic of each."""
         plan = self.manifest.variants[0]
+        if plan.free:  # the work at the largest sizes
+            plan = plan.at({size.name: size.most for size in plan.free})
         work = [step.flops * calls for step, calls in zip(plan.steps, plan.calls, strict=True)]
         rows = [
             (step.name, ", ".join(step.nodes), step.dtype, step.instruction, f"{1e-6 * flops:.3g}", size(step.bytes))
@@ -56,13 +65,28 @@ class Package:
         return page(repr(self), table(names, rows, work))
 
 
+def _boundary(plan: Plan) -> str:
+    """What goes in and comes out, with extents in terms of the dimensions where these are free."""
+    units = {size.name: size.unit for size in plan.free}
+
+    def shown(tensors: Sequence[TensorInfo]) -> list[TensorInfo]:
+        return [replace(t, shape=extents_shown(t.shown, units), extents=()) for t in tensors]
+
+    if not plan.free:
+        return boundary(plan.inputs, plan.outputs)
+    sizes = ((s.name, range(s.least * s.unit, s.most * s.unit + 1, s.unit)) for s in plan.free)
+    given = ", ".join(f"{name} {range_text(numbers)}" for name, numbers in sizes)
+    return f"{boundary(shown(plan.inputs), shown(plan.outputs))}; {given}"
+
+
 def at_sizes(package: Package, runs: Sequence[Sizes]) -> Package:
     """A package for any size as one that has a variant for each of some `runs`; another one as it is."""
     m = package.manifest
     if not runs or not m.variants[0].free:
         return package
     variants = tuple(m.variants[0].at(run) for run in runs)
-    return replace(package, manifest=replace(m, variants=variants), runs=tuple(runs))
+    units = {size.name: size.unit for size in m.variants[0].free}
+    return replace(package, manifest=replace(m, variants=variants), runs=tuple(runs), units=units)
 
 
 def read_package(path: str | Path, check: bool = False) -> Package:

@@ -6,7 +6,7 @@ import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from modelc.errors import PackageError
 from modelc.ir.expr import DTYPES, Size
 from modelc.ir.generalise import instance
 from modelc.ir.origin import Origin
-from modelc.ir.sizes import Sizes, least, most
+from modelc.ir.sizes import Sizes, least, most, same, sized
 from modelc.package.form import Form, prefix_of
 from modelc.package.padding import Padding
 from modelc.package.tensor import DTYPE_BYTES, TensorInfo
@@ -370,6 +370,7 @@ def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str, paddi
             if [(t.name, t.dtype) for t in tensors] != [(t.name, t.dtype) for t in of_first]:
                 raise PackageError(f"variant {number} of {where} differs from variant 0 in more than shapes")
         check_control(plan, f"variant {number} of {where}")
+        check_free(plan, f"variant {number} of {where}")
         ranks = [len(t.shape) for t in plan.outputs]
         if any(not (0 <= s.output < len(ranks) and 0 <= s.axis < ranks[s.output]) for s in plan.sizes):
             raise PackageError(f"variant {number} of {where} has sizes of outputs or axes that are not there")
@@ -452,6 +453,8 @@ def _check_step(step: Step, calls: int, spaces: Mapping[str, tuple[int, ...]]) -
     for check in step.checks:
         if check.dtype not in ("int32", "int64") or len(check.shape) > MOST_CHECKED_RANK:
             raise PackageError(f"step '{step.name}' checks '{check.value}', {check.dtype} {list(check.shape)}")
+    if any(least(cast(int, number)) < 0 for number in (step.flops, step.bytes)):
+        raise PackageError(f"step '{step.name}' does less than nothing: {step.flops} operations, {step.bytes} bytes")
     for argument in (*step.arguments, *(check.argument for check in step.checks)):
         _check_argument(argument, calls, spaces, f"step '{step.name}'")
 
@@ -465,6 +468,38 @@ def _check_argument(argument: Argument, calls: int, spaces: Mapping[str, tuple[i
     size, last = sizes[argument.index], argument.offset + (calls - 1) * argument.stride
     if not 0 <= min(least(argument.offset), least(last)) <= max(most(argument.offset), most(last)) <= size:
         raise PackageError(f"{what} uses offset {argument.offset} of {argument.space}, which has {size} bytes")
+
+
+def check_free(plan: Plan, where: str) -> None:
+    """Raises PackageError unless each free size is what an input has along an axis, and shapes are the most that the
+    extents say."""
+    names = [size.name for size in plan.free]
+    if len(set(names)) != len(names):
+        raise PackageError(f"{where} has two free sizes of the same name")
+    for tensor in (*plan.inputs, *plan.outputs):
+        extents = tensor.extents or tensor.shape
+        if (
+            len(extents) != len(tensor.shape)
+            or tuple(map(most, extents)) != tensor.shape
+            or min(map(least, extents), default=0) < 0
+        ):
+            raise PackageError(
+                f"'{tensor.name}' of {where} has the shape {list(tensor.shape)}, and extents {list(extents)}, of which "
+                "it is not the most"
+            )
+    for size in plan.free:
+        there = 0 <= size.input < len(plan.inputs) and 0 <= size.axis < len(plan.inputs[size.input].extents)
+        extent = plan.inputs[size.input].extents[size.axis] if there else 0
+        if not there or size.least > size.most or not same(extent, size.unit * sized(size.size)):
+            raise PackageError(f"{where} has the free size '{size.name}', which no input has along that axis")
+    for step in plan.steps:
+        if not {*step.takes} <= {*names}:
+            raise PackageError(
+                f"step '{step.name}' takes {', '.join(step.takes)}, and free sizes are {', '.join(names)}"
+            )
+        for check in step.checks:
+            if min(map(least, check.shape), default=0) < 0 or len(check.shape) != len(check.strides):
+                raise PackageError(f"step '{step.name}' checks '{check.value}' {list(check.shape)}")
 
 
 def check_control(plan: Plan, where: str) -> None:

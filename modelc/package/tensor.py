@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from modelc.ir.expr import DTYPES
-from modelc.ir.sizes import Sizes, at, is_sized, most
+from modelc.ir.sizes import Sizes, at, is_sized, most, text_of
 from modelc.runtime.loader import DTYPES as NUMBERED
 
 DTYPE_BYTES = {dtype: DTYPES[dtype].itemsize for dtype in NUMBERED}  # in the order of modelc_dtype in model.h
@@ -26,6 +27,11 @@ class TensorInfo:
     def of(cls, name: str, dtype: str, shape: tuple[int, ...]) -> TensorInfo:
         """A tensor whose shape may depend on sizes."""
         return cls(name, dtype, tuple(map(most, shape)), shape if any(map(is_sized, shape)) else ())
+
+    @property
+    def shown(self) -> tuple[Any, ...]:
+        """The shape, with texts where sizes of a run say the extents."""
+        return tuple(text_of(n) if is_sized(n) else n for n in self.extents) if self.extents else self.shape
 
     def at(self, run: Sizes) -> TensorInfo:
         """The tensor in a run."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
@@ -27,9 +27,9 @@ from modelc.ir.expr import DTYPES
 from modelc.ir.generalise import instance
 from modelc.ir.graph import RANDOM_STATE, sized
 from modelc.ir.layout import Layout
-from modelc.ir.nest import Leaf, Nest, walk
+from modelc.ir.nest import Leaf, Nest, Region, walk
 from modelc.ir.program import BoundTask, Placed, Program
-from modelc.ir.sizes import Sizes, is_sized, same
+from modelc.ir.sizes import DependsOnSize, Sizes, is_sized, same
 from modelc.package.spec import ArenaTensor, Argument, Extent, FreeSize, Plan, RangeCheck, Step, aligned
 from modelc.package.tensor import TensorInfo
 from modelc.partition.precision import rounded_values
@@ -157,8 +157,11 @@ class Compiled:
 
     @cached_property
     def works(self) -> tuple[Work, ...]:
-        """What each step of the kernel does."""
-        return tuple(phase_works(self.at_usual))
+        """What each step of the kernel does: numbers that may depend on sizes."""
+        if not self.usual:
+            return tuple(phase_works(self))
+        pairs = zip(self.at_usual.works, self.kernel.steps, strict=True)
+        return tuple(general_work(self, work, step.args) for work, step in pairs)
 
     @cached_property
     def at_usual(self) -> Compiled:
@@ -354,10 +357,10 @@ class _Places:
             written=tuple(k for k, region in enumerate(use.regions) if region in kernel.written),
             extent=kernel.extent,
             scratch_bytes=kernel.scratch_bytes,
-            serial=is_serial(work),
+            serial=is_serial(compiled.at_usual.works[use.step]),
             nodes=use.bound.task.nodes,
-            flops=float(work.flops),
-            bytes=float(work.bytes),
+            flops=work.flops if is_sized(work.flops) else float(work.flops),
+            bytes=work.bytes if is_sized(work.bytes) else float(work.bytes),
             dtype=work.dtype,
             intrinsic=", ".join(intrinsic.name for intrinsic in kernel.intrinsics),
             instruction=", ".join(dict.fromkeys(intrinsic.instruction for intrinsic in kernel.intrinsics)),
@@ -457,6 +460,26 @@ class Work:
 def is_serial(work: Work) -> bool:
     """Whether a step is not worth sharing among threads."""
     return work.flops < SERIAL_FLOPS and work.bytes < SERIAL_BYTES
+
+
+def general_work(compiled: Compiled, usual: Work, arguments: Sequence[str]) -> Work:
+    """The work of a step at any size, which at the usual one is `usual`."""
+    regions = {r.name: r for r in (*compiled.nest.params, *compiled.nest.temporaries)}
+    try:
+        blocks = [b for b in compiled.task.blocks if isinstance(b, Block)] if usual.flops else []
+        return replace(
+            usual,
+            flops=sum(map(block_flops, blocks)),
+            bytes=sum(_spanned(regions[name]) for name in dict.fromkeys(arguments)),
+        )
+    except DependsOnSize:  # no expression says it
+        return usual
+
+
+def _spanned(region: Region) -> int:
+    """Bytes from the first element of a region to the last in a run."""
+    pairs = zip(region.shape, region.stride, strict=True)
+    return (sum((n - 1) * s for n, s in pairs) + 1) * DTYPES[region.dtype].itemsize
 
 
 def phase_works(compiled: Compiled) -> Iterator[Work]:

@@ -10,11 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from modelc.errors import ModelcError
-from modelc.package import Package, Step, read_choices, read_package, read_verification
+from modelc.package import (
+    Package,
+    Step,
+    ranges_of,
+    read_choices,
+    read_package,
+    read_verification,
+    sizes_sentence,
+)
 from modelc.package.spec import ArenaTensor, Plan, distinct_kernels
 from modelc.report.drawing import drawing_of
 from modelc.report.tuning import read_tuning
-from modelc.runtime.shown import size
+from modelc.runtime.shown import range_text, shape_text, size
 from modelc.target import probe
 from modelc.verify.bench import beside_ort
 from modelc.verify.noise import Noise
@@ -64,13 +72,17 @@ def _summary(
     yield "target", f"{manifest.target.name} ({manifest.target.triple})"
     precision = read_choices(package).get("config", {}).get("precision", "")
     yield "precision", str(precision)
+    units = {free.name: free.unit for free in plan.free}
     for kind, tensors in (("input", plan.inputs), ("output", plan.outputs)):
-        shown = [f"{tensor.name} {tensor.dtype}{list(tensor.shape)}" for tensor in tensors]
+        shown = [f"{tensor.name} {tensor.dtype}{shape_text(tensor.shown, units)}" for tensor in tensors]
         yield f"{kind}{'s' * (len(shown) > 1)}", ", ".join(shown[:6]) + ", ..." * (len(shown) > 6)
     if len(manifest.variants) > 1:
         yield "variants", f"{len(manifest.variants)}; this page shows the first"
+    for name, numbers in ranges_of(plan.free).items():
+        yield "size", f"{name} {range_text(numbers)}"
     if timed is not None:
-        yield "time", f"{timed['total_us'] / 1e3:.3f} ms in kernels, {timed['threads']} thread(s)"
+        at = f", at {sizes_sentence(timed['sizes'])}" if timed["sizes"] else ""
+        yield "time", f"{timed['total_us'] / 1e3:.3f} ms in kernels, {timed['threads']} thread(s){at}"
         low, high = (timed[f"total_{name}_us"] / 1e3 for name in ("p10", "p90"))
         yield "spread", f"{low:.3f} ms at p10, {high:.3f} ms at p90; {Noise.of(timed['noise']).sentence()}"
     if beside is not None:

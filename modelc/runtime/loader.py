@@ -9,6 +9,7 @@ Loading a package executes the library in it: load only packages whose origin yo
 
 from __future__ import annotations
 
+import ast
 import base64
 import ctypes
 import importlib
@@ -28,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.runtime.files import AGAIN, MANIFEST, LibraryFile, ModelError, Stopped, checked_files, folder_of
-from modelc.runtime.shown import boundary, page, table
+from modelc.runtime.shown import boundary, extents_shown, page, range_text, table
 
 LINE_BYTES = 64  # of a cache line
 MOST_THREADS = 1024  # of the library, too
@@ -225,9 +226,10 @@ class Model:
             raise ModelError(f"{path}/{MANIFEST} describes other inputs or outputs than {library_file.name}: {AGAIN}")
         self.inputs, self.outputs = self.variants[0]  # of the first variant
         self.constants = _constants(manifest)  # inputs of the ONNX model that the package does not take
-        sized, cut, free = _sized(manifest), _cut(manifest), _free(manifest)
-        self._padded = cut is not None or any(outputs is not None for outputs in free)
+        sized, cut, free = _sized(manifest), _cut(manifest), [_free(variant) for variant in manifest["variants"]]
+        self._padded = cut is not None or any(dims is not None for dims in free)
         self._bounds = [_Bound(k, v, sized[k], cut or (), free[k]) for k, v in enumerate(self.variants)]
+        self.sizes = {} if free[0] is None else free[0].ranges  # of a package for any size, by dimension
         self._input_dtypes = [(t, numpy_dtype(t.dtype)) for t in self.inputs]
 
     def _tensors(self, kind: str, variant: int) -> list[TensorInfo]:
@@ -241,15 +243,16 @@ class Model:
         inputs) that some or all of them are written into. The variant is the one with the inputs' shapes, or where
         the package was made so (compile --pad-dim) the smallest to which they can be filled up. There, and where the
         shape of an output depends on data, that in the variant's `outputs` is the most that there can be, which `out`
-        has to hold, and what is returned is the part that is there. Memory of results that nobody holds any more is
-        kept for later runs, until the model is closed."""
+        has to hold, and what is returned is the part that is there. A package for any size takes every shape within
+        `sizes`; `out` has the shapes of the run, or has room for the largest. Memory of results that nobody holds any
+        more is kept for later runs, until the model is closed."""
         arrays = self._arrays(inputs)
         bound, shapes = self._bound_to(arrays)
         self._acquire()
         try:
             if not self._handle:
                 raise ModelError("the model is closed")
-            results = bound.allocate() if out is None else bound.place(out, arrays)
+            results = bound.allocate() if out is None else bound.place(out, arrays, shapes is not None)
             for k, array in enumerate(arrays):
                 bound.input_pointers[k] = _address(array)
             if shapes is None:
@@ -305,8 +308,9 @@ class Model:
         if self._library.output_shape(self._handle, bound.index, output, ctypes.addressof(shape)):
             raise ModelError(_text(self._library.last_error()))
         actual = shape[: array.ndim]
-        if bound.free:
-            return array.reshape(-1)[: math.prod(actual)].reshape(actual)
+        if bound.free is not None:
+            is_whole = array.shape == tuple(actual)
+            return array if is_whole else array.reshape(-1)[: math.prod(actual)].reshape(actual)
         return array[tuple(slice(n) for n in actual)]
 
     def reset(self) -> None:
@@ -370,8 +374,20 @@ class Model:
     def __repr__(self) -> str:
         if not self._handle:
             return f"Model({self.metadata.get('name')!r}, closed)" if hasattr(self, "metadata") else "Model(closed)"
-        variants = "; ".join(boundary(*variant) for variant in self.variants)
+        variants = "; ".join(self._boundary(*pair) for pair in zip(self.variants, self._bounds, strict=True))
         return f"Model({self.metadata.get('name')!r}: {variants}; {self.threads} thread(s))"
+
+    @property
+    def boundaries(self) -> list[tuple[list[TensorInfo], list[TensorInfo]]]:
+        """The inputs and outputs of each variant; extents that depend on free sizes are texts."""
+        pairs = zip(self.variants, self._bounds, strict=True)
+        return [(v.inputs, v.outputs) if b.free is None else b.free.shown(v) for v, b in pairs]
+
+    def _boundary(self, variant: Variant, bound: _Bound) -> str:
+        if bound.free is None:
+            return boundary(*variant)
+        given = ", ".join(f"{name} {range_text(numbers)}" for name, numbers in bound.free.ranges.items())
+        return f"{boundary(*bound.free.shown(variant))}; {given}"
 
     def _repr_html_(self) -> str:
         """The kernels, with a bar for what each took since profile_start(), or for its arithmetic."""
@@ -496,10 +512,10 @@ class _Bound:
     """A variant with what a call needs, made once."""
 
     def __init__(
-        self, index: int, variant: Variant, sized: tuple[int, ...], cut: tuple[int, ...], free: tuple[int, ...] | None
+        self, index: int, variant: Variant, sized: tuple[int, ...], cut: tuple[int, ...], free: _Free | None
     ) -> None:
-        self.index, self.free = index, free is not None
-        cut = cut if free is None else free
+        self.index, self.free = index, free
+        cut = cut if free is None else tuple(free.outputs)
         self.sized = sized  # outputs whose shape depends on data
         self.cut = tuple(sorted({*sized, *cut}))  # those, and what is cut back where inputs are filled up
         self.shapes = [info.shape for info in variant.inputs]
@@ -515,18 +531,20 @@ class _Bound:
             results[output.name] = array.view()
         return results
 
-    def place(self, out: Mapping[str, Array], inputs: Sequence[Array]) -> dict[str, Array]:
+    def place(self, out: Mapping[str, Array], inputs: Sequence[Array], shaped: bool = False) -> dict[str, Array]:
         names = [output.name for output in self.outputs]
         unknown = [name for name in out if name not in names]
         if unknown:
             raise ModelError(f"'out' names {_names(unknown)}; the model's outputs are {_names(names)}")
         results: dict[str, Array] = {}
+        own = self.free.shapes(inputs) if self.free is not None and shaped else {}
         for k, output in enumerate(self.outputs):
-            name, shape, dtype = output.name, output.shape, output.dtype
+            name, dtype = output.name, output.dtype
             array = out.get(name)
+            shape = own.get(k, output.shape)
             if array is None:
                 array = aligned(shape, dtype)
-            elif array.shape != shape or array.dtype not in (dtype, bits_dtype(dtype.name)):
+            elif array.shape not in (shape, output.shape) or array.dtype not in (dtype, bits_dtype(dtype.name)):
                 description = f"{array.dtype.name} {list(array.shape)}"
                 raise ModelError(f"'out' has {description} for output '{name}', which is {dtype.name} {list(shape)}")
             elif not (array.flags.c_contiguous and array.flags.writeable):
@@ -576,13 +594,87 @@ def _sized(manifest: dict[str, Any]) -> list[tuple[int, ...]]:
     return sized
 
 
-def _free(manifest: dict[str, Any]) -> list[tuple[int, ...] | None]:
-    """Of every variant the outputs whose shape depends on its free sizes; None where it has none."""
-    free = []
-    for variant in manifest["variants"]:
-        outputs = tuple(k for k, output in enumerate(variant["outputs"]) if output.get("extents"))
-        free.append(outputs if variant.get("free") else None)
+class _Free(NamedTuple):
+    """The free sizes of a variant: what each of its dimensions may be, `places` where an input has it, and its unit;
+    extents of `inputs` and of `outputs`, by number, which may be expressions of the sizes."""
+
+    ranges: dict[str, range]
+    places: dict[str, tuple[int, int, int]]
+    inputs: dict[int, list[Any]]
+    outputs: dict[int, list[Any]]
+
+    def shown(self, variant: Variant) -> tuple[list[TensorInfo], list[TensorInfo]]:
+        """The inputs and outputs with their extents in terms of the dimensions."""
+        units = {name: unit for name, (_, _, unit) in self.places.items()}
+
+        def tensors(most: Sequence[TensorInfo], extents: dict[int, list[Any]]) -> list[TensorInfo]:
+            return [t._replace(shape=extents_shown(extents.get(k, t.shape), units)) for k, t in enumerate(most)]
+
+        return tensors(variant.inputs, self.inputs), tensors(variant.outputs, self.outputs)
+
+    def shapes(self, inputs: Sequence[Array]) -> dict[int, tuple[int, ...]]:
+        """The shapes of outputs in a run on these inputs, which fit."""
+        run = {name: inputs[k].shape[axis] // unit for name, (k, axis, unit) in self.places.items()}
+        return {k: tuple(_extent(n, run) for n in extents) for k, extents in self.outputs.items()}
+
+
+def _free(variant: Mapping[str, Any]) -> _Free | None:
+    """What is free in a variant of the manifest; None where nothing is."""
+    given = variant.get("free", [])
+    if not given:
+        return None
+    try:
+        ranges = {s["name"]: range(s["least"] * s["unit"], s["most"] * s["unit"] + 1, s["unit"]) for s in given}
+        places = {s["name"]: (s["input"], s["axis"], s["unit"]) for s in given}
+        sides = (variant["inputs"], variant["outputs"])
+        inputs, outputs = ({k: t["extents"] for k, t in enumerate(side) if "extents" in t} for side in sides)
+        free = _Free(ranges, places, inputs, outputs)
+        largest = {name: numbers[-1] // numbers.step for name, numbers in ranges.items()}
+        for side, extents in zip(sides, (inputs, outputs), strict=True):
+            if any([_extent(n, largest) for n in extents[k]] != side[k]["shape"] for k in extents):
+                raise ValueError("shapes are not the most")
+        if any(places[name][1] >= len(inputs[places[name][0]]) for name in places):
+            raise ValueError("an axis is not there")
+    except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError, RecursionError, MemoryError) as error:
+        raise ModelError(f"{MANIFEST} is damaged: its free sizes do not fit ({error}); {AGAIN}") from None
     return free
+
+
+MOST_EXTENT_TEXT = 1000  # characters of an extent, as sizes.py reads them
+_COMPUTED: Mapping[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+def _extent(extent: Any, run: Mapping[str, int]) -> int:
+    """What an extent of the manifest is in a run. Raises ValueError."""
+    if type(extent) is int:
+        return extent
+    if not isinstance(extent, str) or len(extent) > MOST_EXTENT_TEXT:
+        raise ValueError("an extent is neither a number nor an expression")
+    try:
+        return _value(ast.parse(extent, mode="eval").body, run)
+    except SyntaxError:
+        raise ValueError(f"{extent!r} is no expression") from None
+
+
+def _value(node: ast.expr, run: Mapping[str, int]) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.Name) and node.id in run:
+        return run[node.id]
+    if isinstance(node, ast.BinOp) and type(node.op) in _COMPUTED:
+        return _COMPUTED[type(node.op)](_value(node.left, run), _value(node.right, run))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand, run)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
+        parts = [_value(part, run) for part in node.args]
+        return min(parts) if node.func.id == "min" else max(parts)
+    raise ValueError("an extent is no expression of sizes")
 
 
 def _open_library(path: str, file: LibraryFile) -> Library:

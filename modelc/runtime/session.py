@@ -118,8 +118,8 @@ class Packaged:
 
     def __init__(self, path: str | os.PathLike[str], threads: int | None) -> None:
         self.model = load(path, threads=threads)
-        self.inputs = _declared([variant.inputs for variant in self.model.variants])
-        self.outputs = _declared([variant.outputs for variant in self.model.variants])
+        self.inputs = _declared([inputs for inputs, _ in self.model.boundaries])
+        self.outputs = _declared([outputs for _, outputs in self.model.boundaries])
         self.metadata = ModelMetadata.of(self.model.metadata.get("origin"))
         self.constants = self.model.constants
 
@@ -346,10 +346,11 @@ class InferenceSession:
 
 
 def _declared(variants: Sequence[Sequence[Any]]) -> list[Declared]:
-    """The inputs or outputs of a package: an extent in which its variants differ is None."""
+    """The inputs or outputs of a package: an extent in which its variants differ is None, a free one a text."""
     described = []
     for tensors in zip(*variants, strict=True):
         extents = zip(*(tensor.shape for tensor in tensors), strict=True)
-        dims = tuple(n[0] if len(set(n)) == 1 else None for n in extents)
+        alike = (n[0] if len(set(n)) == 1 else None for n in extents)
+        dims = tuple(str(n) if isinstance(n, str) else n for n in alike)
         described.append(Declared(tensors[0].name, tensors[0].dtype, dims))
     return described

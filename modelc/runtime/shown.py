@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -17,6 +18,47 @@ def size(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} GB"
+
+
+class Plain(str):
+    """A text that shows itself without quotes: an extent among numbers."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def range_text(numbers: range) -> str:
+    """What a dimension may be, in words."""
+    step = f" in steps of {numbers.step}" if numbers.step > 1 else ""
+    return f"{numbers[0]} to {numbers[-1]}{step}"
+
+
+def extent_text(extent: Any, units: Mapping[str, int]) -> str:
+    """An extent, which may be an expression of sizes, in terms of the dimensions: `units` times as much as the sizes
+    are. A dimension is a whole number of its units, so that it may be divided wherever its size stands."""
+    text = str(extent)
+    for name, unit in units.items():
+        if unit == 1:
+            continue
+
+        def in_units(match: re.Match[str], name: str = name, unit: int = unit) -> str:
+            times = int(match[1] or 1)
+            if times % unit == 0:
+                return name if times == unit else f"{name} * {times // unit}"
+            return f"{name} // {unit // times}" if unit % times == 0 else f"{name} // {unit} * {times}"
+
+        text = re.sub(rf"\b{name}\b(?: \* ([0-9]+)\b)?", in_units, text)
+    return text
+
+
+def extents_shown(shape: Sequence[Any], units: Mapping[str, int]) -> tuple[Any, ...]:
+    """A shape of numbers, and of texts where its extents are expressions of sizes."""
+    return tuple(n if isinstance(n, int) else Plain(extent_text(n, units)) for n in shape)
+
+
+def shape_text(shape: Sequence[Any], units: Mapping[str, int]) -> str:
+    """A shape whose extents may be expressions of sizes."""
+    return f"[{', '.join(extent_text(extent, units) for extent in shape)}]"
 
 
 def boundary(inputs: Sequence[Any], outputs: Sequence[Any]) -> str:

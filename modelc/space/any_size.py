@@ -51,6 +51,19 @@ def chosen_at_all_sizes(task: Task, usual: Task, schedules: Schedules, looks: Lo
     raise InvalidIR(f"no schedule holds for every size; the last one, because {rejected[-1]}")
 
 
+def accepted_at_all_sizes(task: Task, candidate: Candidate, schedules: Schedules, looks: Looks) -> Chosen:
+    """The Task of any size with the schedule that was chosen for it before. Raises InvalidIR where it is none."""
+    at_samples = [instance(task, run) for run in looks.samples]
+    candidates = [instance(candidate, run) for run in looks.samples]
+    try:
+        chosen = _general(task, at_samples, candidates, looks.explained, schedules.target.caches[0].line)
+        for run in looks.runs:
+            _check(task, chosen, run)
+    except (Unexplained, DependsOnSize) as wrong:
+        raise InvalidIR(f"its schedule does not hold for every size: {wrong}") from None
+    return chosen
+
+
 def _in_order(usual: Task, schedules: Schedules) -> Iterator[Candidates]:
     """Schedules of a Task, the best at the usual size first: as it is there, then as the same point of its Sketch is
     at each size; and one that every Task has."""

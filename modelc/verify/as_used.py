@@ -102,7 +102,8 @@ def _once_alone(judged: JudgedRuns) -> Used:
     """Every run is the first of a handle; one of each variant costs less than the same one watched."""
     for made, (variant, [(_, feed, outputs), *_]) in enumerate(judged.by_variant.items()):
         try:
-            done = run_emulated(judged.package.path, feed, variant, ALONE_THREADS)
+            there = judged.package.in_library(variant)
+            done = run_emulated(judged.package.path, feed, there, ALONE_THREADS)
         except PackageError as error:
             return Used(made, True, f"does not run {ALONE}: {error}")
         if differs := difference(done.outputs, outputs):

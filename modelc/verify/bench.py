@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from modelc.errors import InputError, ModelcError, TargetError
 from modelc.frontend.load.given import ModelSource, model_file
-from modelc.package import Package, lacking, machine_of, read_package
+from modelc.package import Package, at_dims, at_given, at_inputs, lacking, machine_of, read_package, said_sizes
 from modelc.package.spec import Plan
 from modelc.package.toolchain import native_machine
 from modelc.target import Peak, Unit, best_unit, probe
@@ -49,6 +49,7 @@ def bench(
     progress: Progress | None = None,
     peak: bool = False,
     inputs: Mapping[str, NDArray[Any]] | None = None,
+    dims: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Times a package beside other engines, in alternating slices of one run, each in a process of its own.
 
@@ -62,12 +63,14 @@ def bench(
         progress: Is told what is timed, `progress(stage, text)`; an exception from it ends the call.
         peak: Whether it is also timed what this machine's units reach by themselves.
         inputs: Arrays by name, in the variant that takes them. Default: drawn, in the first variant.
+        dims: Of a package for any size, the sizes that inputs are drawn for, `{"seq": 20}`. Default: the geometric
+            middle of what each may be.
 
     Returns:
-        A dictionary. `engines`: milliseconds of each (median_ms, p10_ms, p90_ms), and the number of runs. `ratio`: each
-        engine's time over the package's, the median of neighbouring slices; above 1 the package is faster. `noise`:
-        the spread and the drift of a fixed loop by turns with them. With `peak` also `peak_gflops` by dtype, and
-        `peak_share`: the package's share of that peak.
+        A dictionary. `sizes`: those of a package for any size. `engines`: milliseconds of each (median_ms, p10_ms,
+        p90_ms), and the number of runs. `ratio`: each engine's time over the package's, the median of neighbouring
+        slices; above 1 the package is faster. `noise`: the spread and the drift of a fixed loop by turns with them.
+        With `peak` also `peak_gflops` by dtype, and `peak_share`: the package's share of that peak.
 
     Raises:
         InputError: There is no such engine, the model is missing, or inputs do not fit.
@@ -90,13 +93,13 @@ def bench(
         raise InputError(f"seconds is {seconds}; expected from {LEAST_SECONDS:g} to {MOST_SECONDS:g}")
     if others and model is None:
         raise InputError(f"to compare with {', '.join(others)} the ONNX model is needed: give --model MODEL.onnx")
-    read = native_package(package)
+    read = at_given(native_package(package), inputs, dims)
     with ExitStack() as stack:
         path = None if model is None else stack.enter_context(model_file(model))
         feed = given_or_drawn(read, path, inputs)
         number = variant_of(read, feed)
         for other in packages:
-            same_boundary(read, number, native_package(other))
+            same_boundary(read, number, at_inputs(native_package(other), feed))
         engines: dict[str, Engine] = {}
         for name in ("modelc", *packages, *others):
             say(f"opening {name}")
@@ -116,6 +119,7 @@ def bench(
     return {
         "threads": threads,
         "inputs": {name: list(array.shape) for name, array in feed.items()},
+        "sizes": said_sizes(read),
         "notes": notes,
         "engines": {name: {"about": abouts[name], **_percentiles(slices)} for name, slices in times.items()},
         "ratio": {name: beside(times[name], times["modelc"]) for name in times if name != "modelc"},
@@ -212,11 +216,12 @@ def _percentiles(times: Slices) -> dict[str, Any]:
     return {"median_ms": median(times), "p10_ms": p10, "p90_ms": p90, "runs": len(runs)}
 
 
-def beside_ort(package: str | Path, model: str | Path, seconds: float = 0.4) -> dict[str, float] | None:
+def beside_ort(package: str | Path, model: str | Path, seconds: float = 0.4) -> dict[str, Any] | None:
     """A short look: milliseconds of a package and of ONNX Runtime by turns, for about `seconds` together, on one
-    thread, and how many times as fast the package is; None where one of them cannot run here."""
+    thread, and how many times as fast the package is, at the usual `sizes` of one for any; None where one of them
+    cannot run here."""
     try:
-        read = native_package(package)
+        read = at_dims(native_package(package))
         if lacking(read.manifest.target.features):
             return None
         feed = given_or_drawn(read, model, None)
@@ -227,4 +232,5 @@ def beside_ort(package: str | Path, model: str | Path, seconds: float = 0.4) -> 
     except ModelcError:
         return None
     ratio = beside(times["ort"], times["modelc"])
-    return {"modelc_ms": median(times["modelc"]), "ort_ms": median(times["ort"]), "ratio": ratio}
+    timed: dict[str, Any] = {"modelc_ms": median(times["modelc"]), "ort_ms": median(times["ort"]), "ratio": ratio}
+    return timed | ({"sizes": sizes} if (sizes := said_sizes(read)) else {})

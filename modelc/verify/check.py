@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 from modelc.errors import InputError, ModelError, PackageError, VerificationError
 from modelc.frontend.steering.uses import Span, read_uses
 from modelc.ir.expr import DTYPES, NARROW
-from modelc.package import Package, TensorInfo, check_described, emulated, read_choices, run_emulated
+from modelc.package import (
+    Package,
+    TensorInfo,
+    at_dims,
+    at_inputs,
+    check_described,
+    emulated,
+    read_choices,
+    run_emulated,
+)
 from modelc.package.padding import Padding, variant_for
 from modelc.package.read import sha256_of
 from modelc.package.spec import Plan
@@ -48,6 +57,7 @@ class Runner:
         self._package, self._counted = package, [[0] * len(plan.steps) for plan in package.manifest.variants]
         self._counting = any(plan.control for plan in package.manifest.variants)
         self._engine: Engine | None = None
+        self._latest = -1  # of the variants, or sizes
         if not emulated(package):
             self._engine = stack.enter_context(Engine("modelc", package.path, timed=False))
             if self._counting:
@@ -60,13 +70,24 @@ class Runner:
         """The outputs; what `watch` names is looked at on the way. Raises VerificationError where it does not come to
         an end."""
         if self._engine is not None:
+            self._reset_for(feed)
             return self._engine.run(feed) if watch is None else self._engine.watch(feed, watch)
         variant = variant_of(self._package, feed)
         with _as_verification():
-            done = run_emulated(self._package.path, feed, variant, profile=self._counting, watch=watch)
+            there = self._package.in_library(variant)
+            done = run_emulated(self._package.path, feed, there, profile=self._counting, watch=watch)
         for k, step in enumerate(done.steps):
             self._counted[variant][k] += step.calls
         return done.outputs
+
+    def _reset_for(self, feed: Arrays) -> None:
+        """What a package for any size keeps goes from size to size; judged are runs of each from zeros on."""
+        assert self._engine is not None
+        if self._package.runs and self._package.manifest.variants[0].states:
+            variant = variant_of(self._package, feed)
+            if variant != self._latest:
+                self._engine.reset()
+            self._latest = variant
 
     def not_run(self, variant: int) -> list[str]:
         """What of the variant's control flow has never been run."""
@@ -114,6 +135,7 @@ class Carried:
         self._variant, self._states = -1, Arrays()
 
     def before(self, variant: int) -> Arrays:
+        """Zeros where the variant is another one than before, or the size is: there the Runner resets them."""
         if variant != self._variant or self._emulated:
             self._variant, self._states = variant, no_states(self._plans[variant])
         return self._states
@@ -156,11 +178,12 @@ def _fitting(
 def given_or_drawn(
     package: Package, model: str | Path | None, inputs: Mapping[str, NDArray[Any]] | None, seed: int = 0
 ) -> Arrays:
-    """What a package is run on: `inputs`, or drawn ones. Raises InputError where no variant takes them."""
+    """What a package is run on: `inputs`, or drawn ones, of the usual sizes where it takes any. Raises InputError where
+    no variant takes them."""
     if inputs is None:
-        return next(drawn(package, model, seed))
+        return next(drawn(at_dims(package), model, seed))
     feed = dict(without_constants(fixed_inputs(package), inputs))
-    check_inputs(package, feed)
+    check_inputs(at_inputs(package, feed), feed)
     return feed
 
 

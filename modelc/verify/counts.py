@@ -14,8 +14,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modelc.errors import ToolchainError
-from modelc.package import Package, machine_of, read_package, variant_for
-from modelc.package.emulate import driver, input_bytes
+from modelc.package import Package, at_inputs, machine_of, read_package, variant_for
+from modelc.package.emulate import driver, extents_flags, input_bytes
 from modelc.package.objects import Sources, linked
 from modelc.package.toolchain import find_toolchain, native_machine
 from modelc.scratch import TemporaryFolder
@@ -29,7 +29,7 @@ _COLLECTED = re.compile(r"Collected : (\d+)")
 def instructions(path: str | Path, inputs: Mapping[str, NDArray[Any]]) -> int:
     """Of a run on one thread, without opening: what more runs take more than one. Raises ToolchainError where nothing
     counts them here."""
-    package = read_package(path, check=True)
+    package = at_inputs(read_package(path, check=True), inputs)
     variant = variant_for(package, inputs)
     with TemporaryFolder("counts") as name:
         folder = Path(name)
@@ -37,8 +37,8 @@ def instructions(path: str | Path, inputs: Mapping[str, NDArray[Any]]) -> int:
         counter = _valgrind(package, folder) if native else _emulator(package)
         (folder / "inputs.bin").write_bytes(input_bytes(package, variant, inputs))
         files = [str(folder / "inputs.bin"), str(folder / "outputs.bin")]
-        command = [*counter, *files, "--variant", str(variant)]
-        return of_a_run(lambda runs: [*command, "--repeat", str(runs)], str(path))
+        command, extents = [*counter, *files, "--variant", str(variant)], extents_flags(package, variant, inputs)
+        return of_a_run(lambda runs: [*command, "--repeat", str(runs), *extents], str(path))
 
 
 def of_a_run(command: Callable[[int], list[str]], what: str, first: int = 1) -> int:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from modelc.errors import ModelcError
-from modelc.package import Package, Step, read_choices, read_package
+from modelc.package import Package, Step, at_inputs, ranges_of, read_choices, read_package
+from modelc.runtime.shown import range_text
 from modelc.verb import Progress
 from modelc.verify.bench import native_package, same_boundary
 from modelc.verify.check import given_or_drawn, variant_of
@@ -99,6 +100,8 @@ def _facts(package: Package, choices: Mapping[str, Any]) -> Iterator[tuple[str, 
     yield "bytes of the library", manifest.files[manifest.linked.form.code].bytes
     yield "bytes of the arena", max(plan.arena_bytes for plan in manifest.variants)
     yield "variants", len(manifest.variants)
+    for name, numbers in ranges_of(manifest.variants[0].free).items():
+        yield f"size {name}", range_text(numbers)
     yield "kernels", len({step.symbol for plan in manifest.variants for step in plan.steps})
     yield "steps", len(manifest.variants[0].steps)
     yield "model", str(choices.get("model_sha256", ""))[:16]
@@ -157,6 +160,7 @@ def _times(packages: tuple[Package, Package], say: Callable[[str], None]) -> tup
         for package in packages:
             native_package(package.path)
         feed = given_or_drawn(packages[0], None, None)
+        packages = at_inputs(packages[0], feed), at_inputs(packages[1], feed)
         numbers = [variant_of(package, feed) for package in packages]
         same_boundary(packages[0], numbers[0], packages[1])
     except ModelcError as error:
@@ -171,7 +175,7 @@ def _times(packages: tuple[Package, Package], say: Callable[[str], None]) -> tup
             for k in (0, 1) if turn % 2 else (1, 0):
                 if turn:
                     engines[k].restart()
-                taken[k].append(engines[k].steps(SLICE, numbers[k]))
+                taken[k].append(engines[k].steps(SLICE, packages[k].in_library(numbers[k])))
     us = []
     for package, number, rounds in zip(packages, numbers, taken, strict=True):
         medians = 1e3 * np.median(np.array(rounds), axis=0)

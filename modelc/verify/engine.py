@@ -115,6 +115,10 @@ class Engine:
         answer = self._ask("run again", setting=setting)
         return answer["made"], answer["differs"]
 
+    def reset(self) -> None:
+        """What a package keeps from run to run becomes zeros."""
+        self._ask("reset")
+
     def count(self) -> None:
         """From now on, `calls` says how often each step of a package was called."""
         self._ask("count")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from modelc import runtime
 from modelc.errors import PackageError, TargetError
-from modelc.package import machine_of, read_package
+from modelc.package import at_given, machine_of, read_package, said_sizes
 from modelc.package.toolchain import native_machine
 from modelc.target import probe
 from modelc.verify.check import given_or_drawn, variant_of
@@ -20,7 +20,11 @@ from modelc.verify.noise import FixedLoop, noise_of
 
 
 def profile(
-    package: str | Path, threads: int = 1, repeat: int = 20, inputs: Mapping[str, NDArray[Any]] | None = None
+    package: str | Path,
+    threads: int = 1,
+    repeat: int = 20,
+    inputs: Mapping[str, NDArray[Any]] | None = None,
+    dims: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """What each kernel of a package takes in a run, and how near it comes to this machine's peak.
 
@@ -29,13 +33,16 @@ def profile(
         threads: On how many threads it runs.
         repeat: How many runs are timed, after one to warm up.
         inputs: Arrays by name, in the variant that takes them. Default: drawn, in the first variant.
+        dims: Of a package for any size, the sizes that inputs are drawn for, `{"seq": 20}`. Default: the geometric
+            middle of what each may be.
 
     Returns:
-        A dictionary. `total_us`: microseconds of a run in kernels. `kernels`: a row for each, in order of execution,
-        with its ONNX `nodes`, `us` of all its calls in a run (the median of `repeat` runs; p10_us, p90_us), `share` of
-        the run, `flops`, `bytes`, `gflops`, and `peak_share` of this machine's vector peak for its dtype (float32's
-        where none was measured). `operators`: sums of kernels, longest first. `noise`: the spread and the drift of a
-        fixed loop between the runs. `peak_gflops`: of a core, by dtype. Kernels in branches not taken have 0.
+        A dictionary. `sizes`: those of a package for any size. `total_us`: microseconds of a run in kernels. `kernels`:
+        a row for each, in order of execution, with its ONNX `nodes`, `us` of all its calls in a run (the median of
+        `repeat` runs; p10_us, p90_us), `share` of the run, `flops`, `bytes`, `gflops`, and `peak_share` of this
+        machine's vector peak for its dtype (float32's where none was measured). `operators`: sums of kernels, longest
+        first. `noise`: the spread and the drift of a fixed loop between the runs. `peak_gflops`: of a core, by dtype.
+        Kernels in branches not taken have 0.
 
     Raises:
         InputError: Inputs do not fit the package.
@@ -50,6 +57,7 @@ def profile(
     read = read_package(package)
     if machine_of(read.manifest.target.triple) != native_machine():
         raise TargetError(f"{package} was built for {read.manifest.target.triple}: it cannot be timed on this machine")
+    read = at_given(read, inputs, dims)
     feed = given_or_drawn(read, None, inputs)
     number = variant_of(read, feed)
     plan = read.manifest.variants[number]
@@ -61,7 +69,7 @@ def profile(
                 model.profile_start()
                 model.run(feed)
                 model.profile_stop()
-                runs.append(model.profile_read(number))
+                runs.append(model.profile_read(read.in_library(number)))
                 looks.append(FixedLoop().time(0.0))
     except runtime.ModelError as error:
         raise PackageError(str(error)) from None
@@ -73,7 +81,7 @@ def profile(
     rows = []
     for step, planned, (p10, us, p90) in zip(runs[0], plan.steps, each.T.tolist(), strict=True):
         calls, seconds = step.calls, us * 1e-6 / max(step.calls, 1)
-        gflops = step.flops / seconds * 1e-9 if seconds else 0.0
+        gflops = planned.flops / seconds * 1e-9 if seconds else 0.0
         peak = machine.peak.get(planned.dtype, machine.peak["float32"]) * (1 if planned.serial else threads)
         rows.append(
             {
@@ -84,8 +92,8 @@ def profile(
                 "p10_us": p10,
                 "p90_us": p90,
                 "share": us / share_of,
-                "flops": step.flops * calls,
-                "bytes": step.bytes * calls,
+                "flops": planned.flops * calls,
+                "bytes": planned.bytes * calls,
                 "dtype": planned.dtype,
                 "intrinsic": planned.intrinsic,
                 "instruction": planned.instruction,
@@ -95,6 +103,7 @@ def profile(
         )
     return {
         "threads": threads,
+        "sizes": said_sizes(read),
         "peak_gflops": dict(machine.peak),
         "peak_measured": machine.measured,
         "total_us": float(totals[1]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -127,7 +128,8 @@ class Report:
     and `f16` are the policies for outputs that were computed through these floats, in place of `rtol` and `atol`;
     `narrow` says through which they were (bfloat16, float16, or none). `distinct`: how many kernels those that were
     judged are, where one that stands in several places counts once. `used`: the runs that follow where all else is
-    right (as_used.py). `imported`: what was compared of those that the importer took over from the file."""
+    right (as_used.py). `imported`: what was compared of those that the importer took over from the file.
+    `sizes`: those at which a package for any size was run."""
 
     reference: str
     rtol: float
@@ -145,6 +147,7 @@ class Report:
     used: Used | None = None
     distinct: int = 0
     imported: TakenOver = field(default_factory=TakenOver)
+    sizes: tuple[Mapping[str, int], ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -208,6 +211,9 @@ class Report:
             parts.append(f"through {self.narrow}, for which {self.policy.rms:.1e} is allowed")
         if any(output.filtered for output in self.outputs):
             parts.append(f"by fewer multiplications (Winograd, Strassen), for which {FILTERED.rms:.1e} is allowed")
+        if self.sizes:
+            at = ", ".join(" ".join(f"{name}={n}" for name, n in run.items()) for run in self.sizes)
+            parts.append(f"at {at}")
         if judged := [kernel for kernel in self.kernels if kernel.samples]:
             places = f" in {len(judged)} places" * (len(judged) > self.distinct)
             kernels = f"{self.distinct} kernel{'s' * (self.distinct > 1)}"
@@ -307,6 +313,7 @@ class Report:
             "atol": self.atol,
             "seed": self.seed,
             "samples": self.samples,
+            **({"sizes": [dict(run) for run in self.sizes]} if self.sizes else {}),
             "worst_rms_rel": worst,
             "bf16": asdict(self.bf16),
             "f16": asdict(self.f16),

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.package import Package
+from modelc.package import Package, at_given, at_inputs
 from modelc.verify.bench import native_package, same_boundary
 from modelc.verify.check import given_or_drawn, variant_of
 from modelc.verify.engine import Engine
@@ -59,11 +59,14 @@ class Pair:
     feed: Arrays
 
     @staticmethod
-    def of(package: str | Path, other: str | Path, inputs: Arrays | None = None) -> Pair:
-        """`inputs`: what both run on (None: drawn). Raises TargetError where this machine cannot run them, InputError
-        where they take other inputs."""
-        read, against = native_package(package), native_package(other)
+    def of(
+        package: str | Path, other: str | Path, inputs: Arrays | None = None, dims: Mapping[str, int] | None = None
+    ) -> Pair:
+        """`inputs`: what both run on (None: drawn, for these `dims` where they take any). Raises TargetError where this
+        machine cannot run them, InputError where they take other inputs."""
+        read = at_given(native_package(package), inputs, dims)
         feed = given_or_drawn(read, None, inputs)
+        against = at_inputs(native_package(other), feed)
         number = variant_of(read, feed)
         same_boundary(read, number, against)
         return Pair((package, other), ((read, number), (against, variant_of(against, feed))), feed)

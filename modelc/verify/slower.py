@@ -98,7 +98,8 @@ def slower_kernels(
 
     def by_kernel(engine: Engine, place: int, slice_seconds: float) -> Milliseconds:
         which = min(place, 1)  # the other package runs twice
-        taken, steps = engine.steps(slice_seconds, pair.variants[which][1]), (own, other)[which]
+        package, number = pair.variants[which]
+        taken, steps = engine.steps(slice_seconds, package.in_library(number)), (own, other)[which]
         return [[sum(taken[step] for step in steps[covered])] for covered in nodes]
 
     suspects = list(range(len(nodes)))

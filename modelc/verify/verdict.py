@@ -161,14 +161,19 @@ def verify_outputs(
     told = tuple(dict.fromkeys(filter(None, notes)))
     layers, dtype = tuple(whole.layers.values()), narrow.dtype
     report = Report(about, rtol, atol, bf16, f16, dtype, seed, compared, outputs, kernels, layers, failure, told)
-    report = replace(report, distinct=_distinct(inside), imported=imported)
+    sizes = tuple(read.dims[number] for number in variants) if read.runs else ()
+    report = replace(report, distinct=_distinct(read, inside), imported=imported, sizes=sizes)
     return replace(report, used=as_used(judged, time.process_time() - start)) if report.passed else report
 
 
-def _distinct(inside: Sequence[_Inside]) -> int:
-    """How many kernels were judged: those of equal Tasks are one."""
+def _distinct(read: Package, inside: Sequence[_Inside]) -> int:
+    """How many kernels were judged: those of equal Tasks are one, and those of a Task at several sizes."""
     judged = {key for watched in inside for key, report in watched.judge.reports.items() if report.samples}
     programs = (program for watched in inside for program in watched.blueprint.program.every_program)
+    if read.runs:
+        names = {name for _, name in judged}
+        steps = (step for plan in read.manifest.variants for step in plan.steps)
+        return len({step.task for step in steps if {step.name, step.name.rpartition(".")[0]} & names})
     return len({bound.task.hash for p in programs for bound in p.tasks if (p.name, bound.task.name) in judged})
 
 

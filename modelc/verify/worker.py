@@ -2,6 +2,7 @@
 
     {"open": {"engine": "ort", "path": "model.onnx", "threads": 2}}      {"about": "onnxruntime 1.23"}
     {"run": {"inputs": "in.npz", "outputs": "out.npz"}}                  {}
+    {"reset": {}}                         makes what a package keeps zeros; {}
     {"count": {}}                         from now on steps of a package are counted; {}
     {"calls": {"variant": 0}}             {"calls": [1, 1, 0, ...]}
     {"watch": {"inputs": "in.npz", "outputs": "out.npz", "places": [...], "fd": 7}}   runs, and writes to the pipe what
@@ -267,6 +268,9 @@ def serve() -> None:
             elif command == "steps":
                 assert opened.package is not None
                 answer["ms"] = steps_timed(opened.package, inputs, given["seconds"], given["variant"])
+            elif command == "reset":
+                assert opened.package is not None
+                opened.package.reset()
             elif command == "count":
                 assert opened.package is not None
                 opened.package.profile_start()

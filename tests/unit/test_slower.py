@@ -45,7 +45,7 @@ class FakeEngine:
 @pytest.fixture(autouse=True)
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "Engine", FakeEngine)
-    for name in ("native_package", "same_boundary", "given_or_drawn", "variant_of"):
+    for name in ("native_package", "at_given", "at_inputs", "same_boundary", "given_or_drawn", "variant_of"):
         monkeypatch.setattr(subject, name, lambda *_: None)
     monkeypatch.setattr(FakeEngine, "random", Random(7))
     monkeypatch.setattr(FakeEngine, "factors", {})

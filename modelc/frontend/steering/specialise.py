@@ -92,6 +92,29 @@ def partly_fixed(
     }
 
 
+def resized(
+    declared: Mapping[str, Dims | None], shapes: Mapping[str, tuple[int, ...]], dims: Mapping[str, int]
+) -> dict[str, tuple[int, ...]]:
+    """The shapes of inputs, which are `shapes` at some sizes, where `dims` are other ones."""
+    own = {
+        dim: n
+        for name, shape in shapes.items()
+        for dim, n in zip(declared[name] or (), shape, strict=False)
+        if isinstance(dim, str) and dim
+    }
+    sizes = {**own, **dims}
+
+    def extents(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        words = declared[name] or (0,) * len(shape)
+        known = (_size(word, sizes) for word in words)
+        return tuple(
+            size if isinstance(size, int) and isinstance(word, str) else n
+            for word, size, n in zip(words, known, shape, strict=True)
+        )
+
+    return {name: extents(name, shape) for name, shape in shapes.items()}
+
+
 def free_flags(declared: Mapping[str, Dims | None], number: str = "N") -> list[str]:
     """The flags that fix all free dimensions, as a shell takes them, with `number` where the user's own belongs; an
     input without a shape is shown with one dimension."""
