@@ -453,7 +453,7 @@ def _check_step(step: Step, calls: int, spaces: Mapping[str, tuple[int, ...]]) -
     for check in step.checks:
         if check.dtype not in ("int32", "int64") or len(check.shape) > MOST_CHECKED_RANK:
             raise PackageError(f"step '{step.name}' checks '{check.value}', {check.dtype} {list(check.shape)}")
-    if any(least(cast(int, number)) < 0 for number in (step.flops, step.bytes)):
+    if any(most(cast(int, number)) < 0 for number in (step.flops, step.bytes)):
         raise PackageError(f"step '{step.name}' does less than nothing: {step.flops} operations, {step.bytes} bytes")
     for argument in (*step.arguments, *(check.argument for check in step.checks)):
         _check_argument(argument, calls, spaces, f"step '{step.name}'")
