@@ -16,8 +16,10 @@ from fractions import Fraction
 from functools import reduce
 from math import gcd
 
+import numpy as np
+
 from modelc.ir.expr import Const, Expr, Size, op
-from modelc.ir.sizes import Sizes, expr_at, expr_of, sized
+from modelc.ir.sizes import Sizes, expr_of, sized
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 100, 128, 160, 200, 256, 320, 400, 512, 640)
 
@@ -36,6 +38,10 @@ class Explained:
     sizes: tuple[Size, ...]
     samples: tuple[Sizes, ...]
     numbers: dict[Values, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for size in self.sizes:
+            self.numbers.setdefault(tuple(run[size.name] for run in self.samples), sized(size))
 
     def of(self, places: Sequence[int]) -> Explained:
         """What some of the samples say."""
@@ -59,10 +65,6 @@ class Explained:
     def _shown(self, values: Values) -> str:
         pairs = zip(values, self.samples, strict=True)
         return ", ".join(f"{n} at {' '.join(f'{k}={v}' for k, v in run.items())}" for n, run in pairs)
-
-    def fits(self, expr: Expr, values: Values) -> bool:
-        """Whether the expression has these values at the samples."""
-        return all(expr_at(expr, run) == Const(n) for run, n in zip(self.samples, values, strict=True))
 
     # --- one Size -------------------------------------------------------------------------------------------------
 
@@ -89,12 +91,6 @@ class Explained:
                 other = self._left(left)
                 if other is not None:
                     return op("mul", expr_of(known), other)
-        for first in self.sizes:
-            divisor = tuple(run[first.name] for run in self.samples)
-            if all(n % d == 0 for n, d in zip(values, divisor, strict=True)):
-                other = self._left(tuple(n // d for n, d in zip(values, divisor, strict=True)))
-                if other is not None:
-                    return op("mul", first, other)
         if common > 1:
             other = self._left(tuple(n // common for n in values))
             return None if other is None else op("mul", other, common)
@@ -112,33 +108,34 @@ class Explained:
         for part, known in list(self.numbers.items()):
             for scale in (1, -1):
                 left = tuple(n - scale * p for n, p in zip(values, part, strict=True))
-                other = (
-                    Const(left[0]) if len(set(left)) == 1 else self._of_one_size(left) or self._product_of_known(left)
-                )
+                other = Const(left[0]) if len(set(left)) == 1 else self._of_one_size(left)
+                if other is None and left in self.numbers:
+                    other = expr_of(self.numbers[left])
                 if other is not None:
                     return op("add", op("mul", expr_of(known), scale), other)
         return None
 
-    def _product_of_known(self, values: Values) -> Expr | None:
-        known = self.numbers.get(values)
-        return None if known is None else expr_of(known)
-
 
 def _quotient(size: Size, values: Mapping[int, int]) -> Expr | None:
     """a * ((size + b) // c) + d, with the smallest c, through all values by size."""
-    points = sorted(values.items())
-    (low, first), (high, last) = points[0], points[-1]
+    points = np.array(sorted(values.items()), np.int64)
+    at, numbers = points[:, :1], points[:, 1:]
+    run, rise = int(at[-1, 0] - at[0, 0]), int(numbers[-1, 0] - numbers[0, 0])
     for c in STEPS:
-        if c > high - low and c > 1:
+        if c > run and c > 1:
             break
-        slope = Fraction(last - first, high - low) * c
-        for a in sorted({round(slope), int(slope), int(slope) + 1}, key=lambda a: abs(a - slope)):
-            if a == 0 or gcd(abs(a), c) == c > 1:
+        shifts = np.array(_shifts(c), np.int64)
+        quotients = (at + shifts) // c  # [points x shifts]
+        slope = Fraction(rise, run) * c
+        off = int(abs(slope) * c / run) + 1  # by roundings at both ends
+        for a in sorted(range(int(slope) - off, int(slope) + off + 1), key=lambda a: abs(a - slope)):
+            if a == 0:
                 continue
-            for b in _shifts(c):
-                d = first - a * ((low + b) // c)
-                if all(n == a * ((s + b) // c) + d for s, n in points):
-                    return op("add", op("mul", op("floordiv", op("add", size, b), c), a), d)
+            apart = numbers - a * quotients
+            right = np.flatnonzero((apart == apart[:1]).all(axis=0))
+            if right.size:
+                b, d = int(shifts[right[0]]), int(apart[0, right[0]])
+                return op("add", op("mul", op("floordiv", op("add", size, b), c), a), d)
     return None
 
 

@@ -183,11 +183,10 @@ class _General:
     def same_names(self, names: Sequence[list[str]], where: str) -> None:
         for number, others in enumerate(names):
             if others != names[0]:
-                apart = [name for name in (*names[0], *others) if (name in names[0]) != (name in others)] or [
-                    "their order"
-                ]
+                apart = [name for name in (*names[0], *others) if (name in names[0]) != (name in others)]
+                shown = ", ".join(map(str, apart[:SHOWN])) or "in another order"
                 at = ", ".join(f"{k}={n}" for k, n in self.explained.samples[number].items())
-                raise Unexplained(f"{where} has other names at {at}: {', '.join(map(str, apart[:SHOWN]))}")
+                raise Unexplained(f"{where} has other names at {at}: {shown}")
 
     def same(self, facts: Sequence[Any], where: str) -> None:
         if any(fact != facts[0] for fact in facts):

@@ -98,10 +98,8 @@ def _general(
 def _check(task: Task, chosen: Chosen, run: Sizes) -> None:
     """Raises InvalidIR unless the stages apply in a run, make a Task of no more there than the general one has, and its
     Nest is right."""
-    derived, expected = (
-        instance(chosen.task, run),
-        derived_by(instance(task, run), instance(chosen.candidate, run).stages),
-    )
+    derived = instance(chosen.task, run)
+    expected = derived_by(instance(task, run), instance(chosen.candidate, run).stages)
     there = {block.name: block for block in derived.blocks}
     for block in expected.blocks:
         general = there.get(block.name)

@@ -1,0 +1,107 @@
+"""Numbers that depend on sizes: they compute as ints do, decide only what holds for every size, and are explained by
+their values at some sizes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelc.ir.explain import Explained, Unexplained
+from modelc.ir.expr import Size
+from modelc.ir.sizes import DependsOnSize, Sized, at, larger, least, most, number_of, sized, smaller, text_of
+
+S, T = Size("s", 1, 200), Size("t", 2, 40)
+OPERATIONS = ("+", "-", "*", "//", "%", "min", "max")
+steps = st.lists(st.tuples(st.sampled_from(OPERATIONS), st.sampled_from(["s", "t", 1, 2, 3, 7, 16])), max_size=5)
+
+
+def computed(start: object, names: dict[str, int], todo: list[tuple[str, object]]) -> int:
+    """`start`, then one operation after the other with sizes by name and numbers; quotients are by numbers alone."""
+    number = names["s"]
+    for name, operand in todo:
+        other = names[operand] if isinstance(operand, str) else operand
+        if name in ("//", "%"):
+            other = operand if isinstance(operand, int) else 5
+        if name == "min":
+            number = smaller(number, other)
+        elif name == "max":
+            number = larger(number, other)
+        else:
+            number = {
+                "+": lambda a, b: a + b,
+                "-": lambda a, b: a - b,
+                "*": lambda a, b: a * b,
+                "//": lambda a, b: a // b,
+                "%": lambda a, b: a % b,
+            }[name](number, other)
+    return number
+
+
+@given(steps, st.integers(1, 200), st.integers(2, 40))
+def test_they_compute_as_ints_do(todo: list[tuple[str, object]], s: int, t: int) -> None:
+    general = computed(S, {"s": sized(S), "t": sized(T)}, todo)
+    number = computed(s, {"s": s, "t": t}, todo)
+    assert at(general, {"s": s, "t": t}) == number
+    assert least(general) <= number <= most(general)
+
+
+@given(steps, st.integers(1, 200), st.integers(2, 40))
+def test_their_text_is_read_back(todo: list[tuple[str, object]], s: int, t: int) -> None:
+    general = computed(S, {"s": sized(S), "t": sized(T)}, todo)
+    again = number_of(text_of(general), {"s": S, "t": T})
+    assert at(again, {"s": s, "t": t}) == at(general, {"s": s, "t": t})
+
+
+def test_a_comparison_holds_for_every_size_or_is_an_error() -> None:
+    s = sized(S)
+    assert s < 201 and s >= 1 and s != 0 and s * 2 != 401 and s // 14 * 14 <= s
+    for ask in (lambda: s == 7, lambda: s < 100, lambda: bool(s - 1), lambda: s % 2 == 0):
+        with pytest.raises(DependsOnSize):
+            ask()
+    with pytest.raises(TypeError):
+        range(s)
+
+
+def test_what_is_left_of_a_tile_is_less_than_it() -> None:
+    full, left = divmod(sized(S), 14)
+    assert isinstance(full, Sized) and most(left) == 13 and least(left) == 0
+    assert text_of(full * 14 + left) == "s"
+
+
+@given(st.integers(1, 6), st.sampled_from([1, 2, 3, 4, 8, 16]), st.integers(0, 15), st.integers(-9, 9))
+def test_numbers_of_one_size_are_explained(a: int, c: int, b: int, d: int) -> None:
+    samples = tuple({"s": n} for n in (*range(50, 68), 90, 103))
+
+    def number(s: int) -> int:
+        return a * ((s + b) // c) + d
+
+    explained = Explained((S,), samples).number(tuple(number(run["s"]) for run in samples))
+    for s in (1, 5, 33, 120, 200):
+        assert at(explained, {"s": s}) == number(s)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        lambda s, t: s * t,
+        lambda s, t: s * t * 384,
+        lambda s, t: s * s * 4,
+        lambda s, t: s + t,
+        lambda s, t: s + t + 3,
+        lambda s, t: (s + 1) // 2 * t * 16,
+    ],
+)
+def test_numbers_of_several_sizes_are_explained(number) -> None:  # type: ignore[no-untyped-def]
+    samples = tuple({"s": s, "t": t} for s, t in ((31, 11), (32, 11), (37, 11), (31, 12), (31, 17), (33, 13)))
+    explained = Explained((S, T), samples)
+    explained.number(tuple((run["s"] + 1) // 2 for run in samples))  # an extent, which is known before
+    general = explained.number(tuple(number(**run) for run in samples))
+    for s, t in ((1, 2), (200, 40), (64, 7)):
+        assert at(general, {"s": s, "t": t}) == number(s, t)
+
+
+def test_what_no_expression_gives_is_said() -> None:
+    samples = tuple({"s": n} for n in (11, 12, 17, 40))
+    with pytest.raises(Unexplained, match="no expression of s gives 5 at s=11, 9 at s=12"):
+        Explained((S,), samples).number((5, 9, 6, 80))
