@@ -273,7 +273,8 @@ void mr_do_job(job *j, result *r, uint8_t *outputs) {
         return;
     }
     if (!mr_make_places(j)) give_up("crashed", -1, "its buffers need more memory than it may take%s", "");
-    pool = mc_pool_open(j->threads, (size_t)j->places * j->scratch_bytes, j->flush);
+    const modelc_options options = {.size = sizeof options, .threads = j->threads};
+    pool = mc_pool_open(&options, (size_t)j->places * j->scratch_bytes, j->flush);
     if (!pool) give_up("crashed", -1, "its threads cannot be started%s", "");
     take_samples();
     r->done = 1;
