@@ -82,6 +82,7 @@ def test_bench_fails_where_it_is_asked_to(
     report = {
         "threads": 1,
         "inputs": {},
+        "sizes": {},
         "notes": [],
         "noise": Noise(1.0, 1.0).to_json(),
         "engines": {"modelc": engine},

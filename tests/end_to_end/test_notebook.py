@@ -22,7 +22,7 @@ def test_its_cells_run_in_their_order(
         if cell["cell_type"] == "code":
             exec(compile("".join(cell["source"]), f"{NOTEBOOK.name}, cell {number}", "exec"), names)
     said = capsys.readouterr().out
-    assert "add --dim batch=N" in said and "agrees with onnxruntime" in said and "times as long" in said
+    assert "--dim names 'rows'" in said and "agrees with onnxruntime" in said and "times as long" in said
     assert "internal error" not in said and (tmp_path / "first-steps/first.modelc/manifest.json").exists()
 
 
