@@ -32,9 +32,9 @@ from modelc.ir.sizes import Sizes, is_sized
 from modelc.package.runs import ranges_of
 from modelc.package.spec import FreeSize
 
+Array = NDArray[Any]
 RESIDUES = 17  # sizes one after the other at which Tasks are looked at
 FAR = 1.9  # times the usual size, from which on a sample is far
-Array = NDArray[Any]
 AROUND = (1, 6)  # other samples lie so far from the usual size, at a third more, and at about twice of it
 
 
@@ -97,7 +97,7 @@ class AnySize:
         return dict(zip(self.names, ranges_of(self.free).values(), strict=True))
 
     def checked(self) -> tuple[Sizes, ...]:
-        """The sizes that a package is verified at: none of them is a sample."""
+        """The sizes that a package is verified at: others than the samples, where a range has enough of them."""
         least = {size.name: size.least for size in self.free}
         odd = {s.name: min(s.most, max(s.least, 2 * self.usual[s.name] // 3 + 2 * k)) for k, s in enumerate(self.free)}
         near = {s.name: min(s.most, s.least + 6 + k) for k, s in enumerate(self.free)}
@@ -119,10 +119,10 @@ def any_size(model: Path, ranges: Mapping[str, range], kept: Collection[str] = (
             if dim == name
         ]
         if not places:
-            known = list(dict.fromkeys(d for dims in declared.values() for d in dims or () if isinstance(d, str) and d))
+            names = list(dict.fromkeys(d for dims in declared.values() for d in dims or () if isinstance(d, str)))
             raise ModelError(
                 f"--dim {name}={flag_of(numbers)}: no input that the package takes has this dimension by itself; their "
-                f"free dimensions are {', '.join(map(repr, known)) or 'none'}"
+                f"free dimensions are {', '.join(map(repr, names)) or 'none'}"
             )
         unit = numbers.step
         if not len(numbers) or numbers[0] < 1:

@@ -34,16 +34,17 @@ class Bounds:
     tables: tuple[int, ...]
     graph_at: Callable[[Mapping[str, int]], Graph]
     known: Mapping[str, int] = field(default_factory=dict)  # numbers that the model is to take
-    tried: dict[tuple[int, ...], Graph | None] = field(default_factory=dict)
+    tried: dict[tuple[int, ...], int | None] = field(default_factory=dict)
     refused: str = ""  # why the model did not take the first sizes that were tried
 
-    def graph(self, numbers: Mapping[str, int]) -> Graph | None:
-        """The model at these numbers; None where it does not take them, or where they take too much memory."""
+    def room(self, numbers: Mapping[str, int]) -> int | None:
+        """The bytes of the two largest values at these numbers; None where the model does not take them, or where that
+        is too much memory."""
         key = tuple(numbers[name] for name in self.open_dims)
         if key not in self.tried:
             try:
-                graph = self.graph_at(numbers)
-                self.tried[key] = graph if _bytes(graph) <= ROOM else None
+                taken = _bytes(self.graph_at(numbers))
+                self.tried[key] = taken if taken <= ROOM else None
             except ModelError as wrong:
                 self.refused = self.refused or str(wrong)
                 self.tried[key] = None
@@ -53,19 +54,19 @@ class Bounds:
         """The range of each dimension. Raises ModelError where none of the sizes that were tried is taken."""
         base = self.base()
         free = {name: self._range(base, name) for name in self.open_dims if name not in self.batches}
-        while self.graph({**base, **{name: numbers[-1] for name, numbers in free.items()}}) is None:
+        while self.room({**base, **{name: numbers[-1] for name, numbers in free.items()}}) is None:
             free = {name: _halved(numbers, base[name]) for name, numbers in free.items()}
         free |= {name: self._batch({**base, **{n: r[-1] for n, r in free.items()}}, name) for name in self.batches}
         return {name: free[name] for name in self.open_dims}
 
     def base(self) -> dict[str, int]:
         """Numbers that the model takes."""
-        if self.known and self.graph(self.known) is not None:
+        if self.known and self.room(self.known) is not None:
             return dict(self.known)
         for batch in (2, 1):
             for number in TRIED:
                 numbers = {name: batch if name in self.batches else number for name in self.open_dims}
-                if self.graph(numbers) is not None:
+                if self.room(numbers) is not None:
                     return numbers
         raise ModelError(
             f"none of the sizes that were tried is taken for {', '.join(map(repr, self.open_dims))}: {self.refused}; "
@@ -88,14 +89,13 @@ class Bounds:
         yield from (n for n in numbers if n > number)
 
     def _batch(self, base: Mapping[str, int], name: str) -> range:
-        one = {**base, name: 1}
-        graph = self.graph(one)
-        most = min(LARGEST_BATCH, ROOM // max(_bytes(graph), 1)) if graph is not None else 1
-        most = max(most, base[name]) if most > 1 and self._takes(one, name, 2) else base[name]
+        of_single = self.room({**base, name: 1})
+        most = min(LARGEST_BATCH, ROOM // max(of_single, 1)) if of_single is not None else 1
+        most = max(most, base[name]) if most > 1 and self._takes(base, name, 2) else base[name]
         return range(1 if self._takes(base, name, 1) else base[name], 1 + most)
 
     def _takes(self, base: Mapping[str, int], name: str, number: int) -> bool:
-        return self.graph({**base, name: number}) is not None
+        return self.room({**base, name: number}) is not None
 
 
 def _halved(numbers: range, at_least: int) -> range:

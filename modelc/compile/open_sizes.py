@@ -211,9 +211,7 @@ class OpenRun(Run):
                 raise ModelError(f"{place_of(every[name][0])}: {wrong}; {INSTEAD}") from None
 
         with self.stages.stage("codegen", f"{len(every)} kernels, {self.threads} at a time"):
-            kernels = self.machine_code(self.schedules.store).compiled(
-                {name: chosen[name] for name in every}, blaming_task
-            )
+            kernels = self.machine_code(self.schedules.store).compiled(chosen, blaming_task)
         usual = self.any_size.usual
         return {
             key: Compiled(task.canonical(), one.candidate, one.task, one.nest, kernels[key], usual)

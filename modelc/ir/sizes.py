@@ -253,13 +253,13 @@ def larger(a: int, b: int) -> int:
         return sized(Op("max", (expr_of(a), expr_of(b))))
 
 
-def greatest(e: Expr, extents: Mapping[str, Sequence[int]], constant: int = 0) -> list[int]:
-    """Numbers that `e` + constant does not exceed where each iterator is below every one of its `extents`: several,
+def greatest(e: Expr, extents: Mapping[str, Sequence[int]]) -> list[int]:
+    """Numbers that `e` does not exceed where each iterator is below every one of its `extents`: several,
     where an iterator has several of which sizes say which is the smallest. None at all where nothing is known."""
     form = linear(e)
     if form is None:
         return []
-    totals = [form.constant + constant]
+    totals = [form.constant]
     for atom, c in form.terms:
         names = variables(atom)
         if not names:

@@ -36,15 +36,11 @@ class Looks:
 
 def chosen_at_all_sizes(task: Task, usual: Task, schedules: Schedules, looks: Looks) -> Chosen:
     """The schedule of a Task of any size, which is `usual` at the usual one. Raises InvalidIR where there is none."""
-    rejected: list[str] = []
+    rejected = list[str]()
     at_samples = [usual, *(instance(task, run) for run in looks.samples[1:])]
     for candidates in _in_order(usual, schedules):
         try:
-            chosen = _general(
-                task, at_samples, candidates(at_samples), looks.explained, schedules.target.caches[0].line
-            )
-            for run in looks.runs:
-                _check(task, chosen, run)
+            chosen = _held(task, at_samples, candidates(at_samples), looks, schedules.target.caches[0].line)
             return replace(chosen, rejected=tuple(rejected))
         except (Unexplained, DependsOnSize, InvalidIR, ValueError) as wrong:
             rejected.append(str(wrong))
@@ -56,12 +52,9 @@ def accepted_at_all_sizes(task: Task, candidate: Candidate, schedules: Schedules
     at_samples = [instance(task, run) for run in looks.samples]
     candidates = [instance(candidate, run) for run in looks.samples]
     try:
-        chosen = _general(task, at_samples, candidates, looks.explained, schedules.target.caches[0].line)
-        for run in looks.runs:
-            _check(task, chosen, run)
+        return _held(task, at_samples, candidates, looks, schedules.target.caches[0].line)
     except (Unexplained, DependsOnSize) as wrong:
         raise InvalidIR(f"its schedule does not hold for every size: {wrong}") from None
-    return chosen
 
 
 def _in_order(usual: Task, schedules: Schedules) -> Iterator[Candidates]:
@@ -84,15 +77,18 @@ def _in_order(usual: Task, schedules: Schedules) -> Iterator[Candidates]:
     yield lambda tasks: [separate(tasks[0], schedules.target)] * len(tasks)
 
 
-def _general(
-    task: Task, at_samples: Sequence[Task], candidates: Sequence[Candidate], explained: Explained, line: int
-) -> Chosen:
+def _held(task: Task, at_samples: Sequence[Task], candidates: Sequence[Candidate], looks: Looks, line: int) -> Chosen:
+    """The schedule that the candidates are at the samples, checked in the runs. Raises Unexplained, DependsOnSize,
+    InvalidIR where it is none for every size."""
     derived = [derived_by(sample, c.stages) for sample, c in zip(at_samples, candidates, strict=True)]
-    candidate = generalised(candidates, explained)
-    whole = _strided_as(task, generalised(derived, explained))
+    candidate = generalised(candidates, looks.explained)
+    whole = _strided_as(task, generalised(derived, looks.explained))
     nest = nest_of(whole, candidate, line)
     check_sizes(nest)
-    return Chosen(candidate, whole, nest)
+    chosen = Chosen(candidate, whole, nest)
+    for run in looks.runs:
+        _check(task, chosen, run)
+    return chosen
 
 
 def _check(task: Task, chosen: Chosen, run: Sizes) -> None:

@@ -16,10 +16,10 @@ OPERATIONS = ("+", "-", "*", "//", "%", "min", "max")
 steps = st.lists(st.tuples(st.sampled_from(OPERATIONS), st.sampled_from(["s", "t", 1, 2, 3, 7, 16])), max_size=5)
 
 
-def computed(start: object, names: dict[str, int], todo: list[tuple[str, object]]) -> int:
+def computed(start: object, names: dict[str, int], operations: list[tuple[str, object]]) -> int:
     """`start`, then one operation after the other with sizes by name and numbers; quotients are by numbers alone."""
     number = names["s"]
-    for name, operand in todo:
+    for name, operand in operations:
         other = names[operand] if isinstance(operand, str) else operand
         if name in ("//", "%"):
             other = operand if isinstance(operand, int) else 5
@@ -39,16 +39,16 @@ def computed(start: object, names: dict[str, int], todo: list[tuple[str, object]
 
 
 @given(steps, st.integers(1, 200), st.integers(2, 40))
-def test_they_compute_as_ints_do(todo: list[tuple[str, object]], s: int, t: int) -> None:
-    general = computed(S, {"s": sized(S), "t": sized(T)}, todo)
-    number = computed(s, {"s": s, "t": t}, todo)
+def test_they_compute_as_ints_do(operations: list[tuple[str, object]], s: int, t: int) -> None:
+    general = computed(S, {"s": sized(S), "t": sized(T)}, operations)
+    number = computed(s, {"s": s, "t": t}, operations)
     assert at(general, {"s": s, "t": t}) == number
     assert least(general) <= number <= most(general)
 
 
 @given(steps, st.integers(1, 200), st.integers(2, 40))
-def test_their_text_is_read_back(todo: list[tuple[str, object]], s: int, t: int) -> None:
-    general = computed(S, {"s": sized(S), "t": sized(T)}, todo)
+def test_their_text_is_read_back(operations: list[tuple[str, object]], s: int, t: int) -> None:
+    general = computed(S, {"s": sized(S), "t": sized(T)}, operations)
     again = number_of(text_of(general), {"s": S, "t": T})
     assert at(again, {"s": s, "t": t}) == at(general, {"s": s, "t": t})
 
