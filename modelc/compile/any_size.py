@@ -33,6 +33,7 @@ from modelc.package.runs import ranges_of
 from modelc.package.spec import FreeSize
 
 Array = NDArray[Any]
+MOST_SIZES = 16  # MC_MOST_SIZES in modelc_runtime.h
 RESIDUES = 17  # sizes one after the other at which Tasks are looked at
 FAR = 1.9  # times the usual size, from which on a sample is far
 AROUND = (1, 6)  # other samples lie so far from the usual size, at a third more, and at about twice of it
@@ -110,6 +111,8 @@ def any_size(model: Path, ranges: Mapping[str, range], kept: Collection[str] = (
     """The free dimensions `ranges` of a model, of whose inputs the package has those that are not `kept`: constants and
     states. Raises ModelError."""
     declared = {n: dims for n, dims in declared_shapes(read_outline(model).graph).items() if n not in kept}
+    if len(ranges) > MOST_SIZES:
+        raise ModelError(f"{len(ranges)} dimensions are open; at most {MOST_SIZES} are possible: fix some with --dim")
     free, taken = [], set[str]()
     for name, numbers in ranges.items():
         places = [

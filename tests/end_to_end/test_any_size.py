@@ -13,6 +13,7 @@ from control_models import INFO, node, saved
 from onnx import TensorProto
 
 import modelc
+from modelc.compile.any_size import any_size as with_open_sizes
 from modelc.errors import ModelError
 from modelc.package import read_package
 from modelc.runtime import ModelError as LoadedError
@@ -187,3 +188,9 @@ def test_ranges_that_are_none_are_sentences(tmp_path: Path, dims: dict[str, rang
     with pytest.raises(ModelError, match=sentence):
         modelc.compile(model, output=tmp_path / "any.modelc", dims=dims)
     assert not (tmp_path / "any.modelc").exists()
+
+
+def test_more_sizes_than_a_library_has_are_a_sentence(tmp_path: Path) -> None:
+    model = perceptron(tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match="17 dimensions are open; at most 16"):
+        with_open_sizes(model, {f"d{k}": range(1, 5) for k in range(17)})
