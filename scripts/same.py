@@ -7,7 +7,8 @@
 each target, and writes the sha256 of every file of the packages into FILE, or the sentence of a refusal; and the price
 of every point that has been measured (targets/cost/*.jsonl). `check` does so again and prints where anything differs:
 files and sentences have to be equal, prices to 1e-12. The exit code is 1 where anything does, or where `check` looked
-at nothing. What is recorded with one set of options is checked with the same, or with a --part of it.
+at nothing. What is recorded with one set of options is checked with the same, or with a --part of it. Timings of this
+machine (`native`) are recorded as well, and `check` compiles with those: a second probe would find others.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from onnx_cases import node_tests
 
 import modelc
 from modelc.cli.terminal import err, out
+from modelc.target import Target, load_target, parse_target
 
 TARGETS = ("native", "raspberry-pi-5", "riscv64-v", "wasm32-simd")
 SMALL = ("resnet18", "mobilenet-v2", "bert-tiny", "dcgan")
@@ -56,7 +58,7 @@ def operators(pattern: str) -> Mapping[str, Any]:
     return dict(sorted(smallest.items()))
 
 
-def checksums(model: onnx.ModelProto, constants: Mapping[str, np.ndarray], target: str, answer: Path) -> None:
+def checksums(model: onnx.ModelProto, constants: Mapping[str, np.ndarray], target: Target, answer: Path) -> None:
     """Writes the checksums of a package's files to `answer`. Raises ModelcError where the model is refused."""
     with tempfile.TemporaryDirectory() as folder:
         write(model, path := Path(folder) / "model.onnx")
@@ -66,32 +68,33 @@ def checksums(model: onnx.ModelProto, constants: Mapping[str, np.ndarray], targe
     answer.write_text(json.dumps(sums))
 
 
-def of_node(case: Any, target: str, answer: Path) -> None:
+def of_node(case: Any, target: Target, answer: Path) -> None:
     names = [value.name for value in case.model.graph.input]
     feeds = dict(zip(names, case.data_sets[0][0], strict=True))
     checksums(case.model, steering(case.model, feeds), target, answer)
 
 
-def of_network(name: str, target: str, answer: Path) -> None:
+def of_network(name: str, target: Target, answer: Path) -> None:
     checksums(NETWORKS[name](), {}, target, answer)
 
 
-def cases(arguments: argparse.Namespace, folder: Path) -> Iterator[Case]:
+def cases(arguments: argparse.Namespace, native: Target, folder: Path) -> Iterator[Case]:
     """What to compile; `about` is the file in `folder` where the checksums will be."""
     answers = (folder / f"{number}.json" for number in count())
-    for target in arguments.targets:
+    for of in arguments.targets:
+        target = native if of == "native" else load_target(of)
         for name in arguments.networks:
-            yield Case(f"{target} {name}", partial(of_network, name, target, answer := next(answers)), answer)
+            yield Case(f"{of} {name}", partial(of_network, name, target, answer := next(answers)), answer)
         for name, case in operators(arguments.operators).items():
-            yield Case(f"{target} {name}", partial(of_node, case, target, answer := next(answers)), answer)
+            yield Case(f"{of} {name}", partial(of_node, case, target, answer := next(answers)), answer)
 
 
-def packages(arguments: argparse.Namespace) -> dict[str, Any]:
+def packages(arguments: argparse.Namespace, native: Target) -> dict[str, Any]:
     """What becomes of each model for each target: checksums by file, or a sentence."""
     kth, of = arguments.part
     made: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        chosen = [case for number, case in enumerate(cases(arguments, Path(folder))) if number % of == kth - 1]
+        chosen = [case for number, case in enumerate(cases(arguments, native, Path(folder))) if number % of == kth - 1]
         for case, outcome in run_cases(chosen, LIMITS, arguments.jobs):
             done = outcome.kind == "done"
             said = re.sub(r"\S*/model\.onnx", "model.onnx", outcome.said)  # in a folder of another name each time
@@ -147,12 +150,14 @@ def main() -> int:
     parser.add_argument("--part", type=part_of, default=(1, 1), metavar="K/N")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes at a time (default: 2)")
     arguments = parser.parse_args()
-    now = {"packages": packages(arguments), "prices": prices(arguments.measured)}
-    if arguments.verb == "record":
+    before = json.loads(arguments.file.read_text()) if arguments.verb == "check" else None
+    native = load_target("native") if before is None else parse_target(before["native"], str(arguments.file))
+    now = {"packages": packages(arguments, native), "prices": prices(arguments.measured), "native": native.to_yaml()}
+    if before is None:
         arguments.file.write_text(json.dumps(now, indent=1) + "\n")
         out.print(f"{len(now['packages'])} packages and the prices of {len(now['prices'])} Tasks")
         return 0
-    lines = [*differences(json.loads(arguments.file.read_text()), now)]
+    lines = [*differences(before, now)]
     for line in lines[:MOST_SHOWN]:
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     out.print(f"{len(now['packages'])} packages and {len(now['prices'])} Tasks: {len(lines)} differ")
