@@ -150,7 +150,7 @@ def _of_any_size(
         model=request.path,
         digest=digest,
         target=target,
-        config=settings.allowing(winograd=False, strassen=False),
+        config=settings.allowing(strassen=False),
         shapes=shapes,
         constants=steering[0].constants,
         given_inputs=request.inputs,

@@ -326,7 +326,8 @@ class _Builder:
         count = reduce(smaller, part.counts)
         if most(count) <= 0:
             return []
-        ranges, trips = {**site.ranges, var: most(count)}, {**site.trips, var: part.counts}
+        at_most = max(2, most(count)) if is_sized(count) else count  # a variable that is always 0 would be gone
+        ranges, trips = {**site.ranges, var: at_most}, {**site.trips, var: part.counts}
         start = op("add", site.domain[name].base, part.start)
         base = simplify(op("add", start, op("mul", Var(var), part.step)), ranges)
         inner = replace(site, domain={**site.domain, name: Span(base, part.extent)}, ranges=ranges, trips=trips)
