@@ -68,7 +68,7 @@ def encoder(path: Path) -> Path:
 
 
 def pictures(path: Path) -> Path:
-    """Pictures of any height and width, in steps of 8 -> convolutions (one by Winograd's rule), windows, sums of all."""
+    """Pictures of any height and width, in steps of 8 -> convolutions (one by Winograd's rule), windows, sums."""
     rng = np.random.default_rng(0)
     nodes = [
         node("Conv", ["x", "w0"], ["a"], pads=[1, 1, 1, 1], strides=[2, 2]),
