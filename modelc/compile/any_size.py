@@ -34,7 +34,7 @@ from modelc.package.spec import FreeSize
 
 Array = NDArray[Any]
 MOST_SIZES = 16  # MC_MOST_SIZES in modelc_runtime.h
-RESIDUES = 17  # sizes one after the other at which Tasks are looked at
+RESIDUES, STRIDE = 17, 5  # sizes one after the other at which Tasks are looked at; of a second Size every fifth
 FAR = 1.9  # times the usual size, from which on a sample is far
 SMALL = 0.25  # how much a small size counts beside usual and large ones, at which more time goes by
 AROUND = (1, 6)  # other samples lie so far from the usual size, at a third more, and at about twice of it
@@ -69,9 +69,9 @@ class AnySize:
     def explained_tasks(self) -> Explained:
         """The same of numbers in Tasks alone, of which more is seen: each residue by a vector's lanes."""
         samples = [*self.samples]
-        for size in self.free:
-            at = self.usual[size.name]
-            samples += [{**self.usual, size.name: n} for n in range(at, min(at + RESIDUES, size.most) + 1)]
+        for k in range(RESIDUES):  # each Size runs through its numbers in an order of its own
+            steps = {size.name: k * pow(STRIDE, place) % RESIDUES for place, size in enumerate(self.free)}
+            samples.append({s.name: min(self.usual[s.name] + steps[s.name], s.most) for s in self.free})
         samples.append(self.largest)
         distinct = {tuple(run.values()): run for run in samples}
         return Explained(self.sizes, tuple(distinct.values()))

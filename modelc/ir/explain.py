@@ -127,6 +127,7 @@ def _quotient(number: Expr, at: Values, values: Values) -> Expr | None:
     points = np.array(sorted(by_number.items()), np.int64)
     places, numbers = points[:, :1], points[:, 1:]
     run, rise = int(places[-1, 0] - places[0, 0]), int(numbers[-1, 0] - numbers[0, 0])
+    common = gcd(*(int(n) for n in np.diff(numbers[:, 0])))  # a divides it
     for c in (*STEPS, *UNUSUAL):
         if c > run and c > 1:
             continue
@@ -134,9 +135,8 @@ def _quotient(number: Expr, at: Values, values: Values) -> Expr | None:
         quotients = (places + shifts) // c  # [points x shifts]
         slope = Fraction(rise, run) * c
         off = int(abs(slope) * c / run) + 1  # by roundings at both ends
-        for a in sorted(range(int(slope) - off, int(slope) + off + 1), key=lambda a: abs(a - slope)):
-            if a == 0:
-                continue
+        near = (a for a in range(int(slope) - off, int(slope) + off + 1) if a and not common % a)
+        for a in sorted(near, key=lambda a: abs(a - slope)):
             apart = numbers - a * quotients
             right = np.flatnonzero((apart == apart[:1]).all(axis=0))
             if right.size:

@@ -23,6 +23,7 @@ from modelc.space.sketch import Points, Sketch, Values
 from modelc.space.sketches.phases import separate
 
 OFFERS = 8  # of a Task at one size that are compared at others
+CONSTRUCTED = 1.0  # what a size weighs at least at which schedules are constructed; at others they are priced alone
 UNLIKE = 1.5  # times the best, of a schedule that is none at a size: what its kernel takes there nobody knows
 Candidates = Callable[[Sequence[Task]], Sequence[Candidate]]  # of a Task at several sizes
 
@@ -45,8 +46,7 @@ def chosen_at_all_sizes(task: Task, usual: Task, schedules: Schedules, looks: Lo
     """The schedule of a Task of any size, which is `usual` at the usual one. Raises InvalidIR where there is none."""
     rejected = list[str]()
     at_samples = [usual, *(instance(task, run) for run in looks.samples[1:])]
-    weighed = [(usual if run == looks.samples[0] else instance(task, run), weight) for run, weight in looks.weighed]
-    for candidates in _in_order(usual, weighed, schedules):
+    for candidates in _in_order(usual, _weighed(task, usual, looks), schedules):
         try:
             chosen = _held(task, at_samples, candidates(at_samples), looks, schedules.target.caches[0].line)
             return replace(chosen, rejected=tuple(rejected))
@@ -67,13 +67,15 @@ def accepted_at_all_sizes(task: Task, candidate: Candidate, schedules: Schedules
 
 def prepared(tasks: Sequence[tuple[Task, Task]], schedules: Schedules, looks: Looks) -> None:
     """Constructs what chosen_at_all_sizes() chooses from, for Tasks of any size and what they are at the usual one."""
-    usual = looks.samples[0]
-    every = [
-        u if run == usual else instance(t.canonical(), run)
-        for t, u in tasks
-        for run in (usual, *(run for run, _ in looks.weighed))
-    ]
+    every = [u for _, u in tasks]
+    every += [task for t, u in tasks for task, weight in _weighed(t.canonical(), u, looks) if weight >= CONSTRUCTED]
     schedules.prepare({task.hash: task for task in every}.values(), True)
+
+
+def _weighed(task: Task, usual: Task, looks: Looks) -> list[tuple[Task, float]]:
+    """The Task at the sizes that are weighed, and how much they are."""
+    at_usual = looks.samples[0]
+    return [(usual if run == at_usual else instance(task, run), weight) for run, weight in looks.weighed]
 
 
 def _in_order(usual: Task, weighed: Sequence[tuple[Task, float]], schedules: Schedules) -> Iterator[Candidates]:
@@ -97,27 +99,29 @@ def _in_order(usual: Task, weighed: Sequence[tuple[Task, float]], schedules: Sch
 
 
 def _best_on_the_whole(weighed: Sequence[tuple[Task, float]], schedules: Schedules) -> list[Offer]:
-    """What is constructed at the sizes that are `weighed`, the least first by the mean of what it takes at these,
-    beside the best of each."""
-    best = [schedules.seconds(task) for task, _ in weighed]
+    """What is constructed at the sizes that are `weighed`, the least first by the mean of the logarithms of what it
+    takes at these."""
     points: dict[object, Offer] = {}
-    for task, _ in weighed:
-        for offer in schedules.ranked(task)[:OFFERS]:
+    for task, weight in weighed:
+        for offer in schedules.ranked(task)[:OFFERS] if weight >= CONSTRUCTED else ():
             points.setdefault((_kind(_sketch(offer)), repr(_sketch(offer).recorded(offer.point))), offer)
+    offers, totals = [*points.values()], [0.0] * len(points)
+    for task, weight in weighed:
+        prices = [_price(offer, task, schedules) for offer in offers]
+        unknown = UNLIKE * min((price for price in prices if price is not None), default=1.0)
+        for number, price in enumerate(prices):
+            totals[number] += weight * log(unknown if price is None else price)
+    return [offers[number] for number in sorted(range(len(offers)), key=totals.__getitem__)]
 
-    def longer(offer: Offer) -> float:
-        sketch, total = _sketch(offer), 0.0
-        values = sketch.values(offer.point)
-        for (task, weight), seconds in zip(weighed, best, strict=True):
-            alike = [s for s in schedules.families(task)[offer.family] if _kind(s) == _kind(sketch)]
-            point = _nearest(alike[0], values) if alike else None
-            if point is not None and alike[0].legal(point)[0]:
-                total += weight * log(alike[0].estimate(point, schedules.target.cores)[0] / seconds)
-            else:
-                total += weight * log(UNLIKE)
-        return total
 
-    return sorted(points.values(), key=longer)
+def _price(offer: Offer, task: Task, schedules: Schedules) -> float | None:
+    """What the same point takes of the Task at another size, in seconds; None where it is no schedule there."""
+    sketch = _sketch(offer)
+    alike = next((s for s in schedules.families(task)[offer.family] if _kind(s) == _kind(sketch)), None)
+    point = None if alike is None else _nearest(alike, sketch.values(offer.point))
+    if alike is None or point is None or not alike.legal(point)[0]:
+        return None
+    return float(alike.estimate(point, schedules.target.cores)[0])
 
 
 def _sketch(offer: Offer) -> Sketch:
