@@ -4,7 +4,6 @@ options.py       what a row of the table of options says, and how texts of the c
 request.py       what is asked for: the table of options, for the command line, the library and modelc.yaml
 config.py        the configuration: defaults, and what a user's file changes
 inputs.py        what of a model's inputs is fixed, by flags, data and configuration
-padding.py       dimensions along which inputs may be shorter
 choices.py       choices.json: what an earlier package chose
 stages.py        names and times of the stages
 precision.py     which contractions multiply bfloat16

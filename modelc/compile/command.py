@@ -106,7 +106,7 @@ def _may_be_open(request: CompileRequest, wanted: Inputs, settings: Config) -> b
     needing = (request.recipe, request.weights, request.inputs, request.shapes, request.emit_onnx, request.calibrate)
     own_database = isinstance(request.database, str | Path)
     plain = settings.policy.precision == "f32" and request.precision != INT8 and not own_database
-    return plain and not variants and not any((*needing, wanted.states, wanted.pad_dims, wanted.pad_values))
+    return plain and not variants and not any((*needing, wanted.states))
 
 
 def _left_open(path: Path, wanted: Inputs, ranges: Mapping[str, range]) -> dict[str, range]:

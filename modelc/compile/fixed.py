@@ -40,16 +40,13 @@ class Inputs:
         "a number, true, false, a list of them, or the path of a .npy file",
     )
     states: Mapping[str, str] = _by_name(lambda given: isinstance(given, str), "the name of an output")
-    pad_dims: tuple[str, ...] = ()
-    pad_values: Mapping[str, float] = _by_name(lambda given: isinstance(given, int | float), "a number")
     bounds: Mapping[str, int] = _by_name(
         lambda given: type(given) is int and 0 < given < 1 << 31, "a whole number from 1"
     )
 
     def over(self, under: Inputs) -> Inputs:
         """These, and of `under` what they leave open."""
-        both = {name: {**getattr(under, name), **getattr(self, name)} for name in BY_NAME}
-        return Inputs(self.shapes, pad_dims=tuple(dict.fromkeys((*under.pad_dims, *self.pad_dims))), **both)
+        return Inputs(self.shapes, **{name: {**getattr(under, name), **getattr(self, name)} for name in BY_NAME})
 
 
 BY_NAME = tuple(row.name for row in fields(Inputs) if "fits" in row.metadata)

@@ -21,7 +21,6 @@ from modelc.frontend.steering.flags import Steered, steerable, steered
 from modelc.frontend.steering.specialise import Dims, declared_shapes, free_flags
 from modelc.ir.graph import Graph, Value, sized
 from modelc.package import FixedInput, TensorInfo
-from modelc.package.padding import Padding
 from modelc.verify.check import check_feed, without_constants
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -56,8 +55,6 @@ def divided(fixed: Inputs, models: Sequence[Path]) -> list[Inputs]:
             part(fixed.dims, free, every[1]),
             part(fixed.constants, own, every[0]),
             part(fixed.states, own, every[0]),
-            tuple(part(dict.fromkeys(fixed.pad_dims), free, every[1])),
-            part(fixed.pad_values, own, every[0]),
             fixed.bounds,
         )
         for own, free in known
@@ -139,17 +136,10 @@ def _open_where_empty(dims: Dims | None, shape: tuple[int, ...]) -> Dims | None:
     return tuple(d if isinstance(d, str) and n == 0 else n for d, n in zip(dims, shape, strict=True))
 
 
-def fitting(
-    data: Arrays,
-    graphs: Sequence[Graph],
-    constants: Arrays,
-    states: Mapping[str, str],
-    padding: Padding | None,
-    model: Path,
-) -> Arrays:
+def fitting(data: Arrays, graphs: Sequence[Graph], constants: Arrays, states: Mapping[str, str], model: Path) -> Arrays:
     """The data without the constants; states are not given. Raises InputError where it fits no variant, before any
     work."""
     rest = without_constants(constants, data)
     taken = [[TensorInfo(v.name, v.dtype, v.shape) for v in _given(g, states)] for g in graphs]
-    check_feed(taken, rest, f"the model {model}", padding)
+    check_feed(taken, rest, f"the model {model}")
     return rest

@@ -51,8 +51,6 @@ def check_one_variant(request: CompileRequest, wanted: Inputs, ranges: Mapping[s
     asked = {
         "several --shape, which make variants": len(wanted.shapes) > 1,
         f"several numbers for --dim {', '.join(several)}, which make variants": bool(several),
-        "--pad-dim, which fills inputs up": bool(wanted.pad_dims),
-        "--pad-value, which fills inputs up": bool(wanted.pad_values),
         "--calibrate, or layers in int8": request.recipe is not None
         or request.calibrate is not None
         or request.precision == INT8,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from modelc.cache.store import Store, user_store
 from modelc.compile.fixed import Inputs, is_range
-from modelc.compile.options import argument, bound, constant, listed, number, option, pairs, shape_texts, share, sizes
+from modelc.compile.options import argument, bound, constant, listed, option, pairs, shape_texts, share, sizes
 from modelc.compile.stages import STAGES
 from modelc.errors import ConfigError, InputError
 from modelc.frontend.load.given import UNNAMED, ModelSource
@@ -83,21 +83,6 @@ class Request:
         read=pairs("INPUT=OUTPUT once for each input", str, first=True),
         yaml="model",
     )
-    pad_dims: str | Sequence[str] = option(
-        (),
-        "Inputs may be shorter along this dimension: filled up to the smallest variant, and outputs cut back.",
-        "NAME",
-        several=True,
-        yaml="model",
-    )
-    pad_values: Mapping[str, float] | None = option(
-        None,
-        "What an input is filled up with in place of zeros.",
-        "INPUT=VALUE",
-        several=True,
-        read=pairs("INPUT=VALUE once for each input, a number", number),
-        yaml="model",
-    )
     bounds: Mapping[str, int] | None = option(
         None,
         "The largest size that this value of the model may give where data decides it; a larger one ends a run with an "
@@ -145,8 +130,6 @@ class Request:
             dim_sizes(self.dims or {}),
             self.constants or {},
             self.states or {},
-            several(self.pad_dims),
-            self.pad_values or {},
             self.bounds or {},
         )
 

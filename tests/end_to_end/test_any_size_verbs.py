@@ -130,7 +130,7 @@ def test_commands_say_the_size(made: tuple[Path, Path], tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--pad-dim", "rows"], "--pad-dim"),
+        (["--pad-dim", "rows"], "No such option '--pad-dim'. (Did you mean one of: '--dim'"),
         (["--shape", "scale=", "--shape", "scale="], "several --shape"),
         (["--precision", "auto"], "precision auto"),
         (["--weights", "int4"], "--weights"),
