@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from modelc.compile.fixed import BY_NAME, Inputs
-from modelc.compile.options import flag_of, sizes
+from modelc.compile.opened import Open
+from modelc.compile.options import sizes
 from modelc.errors import ConfigError, TargetError
 from modelc.passes import Spec, make_pass
 from modelc.policy import SCHEDULES, Policy
@@ -131,7 +132,7 @@ class Config:
             "inputs": {
                 **{key: dict(getattr(self.inputs, key)) for key in BY_NAME if self.inputs.bounds or key != "bounds"},
                 "dims": {
-                    name: flag_of(sizes) if isinstance(sizes, range) else list(sizes)
+                    name: str(sizes) if isinstance(sizes, Open) else list(sizes)
                     for name, sizes in self.inputs.dims.items()
                 },
             },

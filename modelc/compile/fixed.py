@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from modelc.compile.opened import is_range
+
 if TYPE_CHECKING:
     from modelc.frontend.steering.flags import Given, Shapes
-
-_RANGE = re.compile(r"(0|[1-9][0-9]{0,9})\.\.(0|[1-9][0-9]{0,9})(:[1-9][0-9]{0,9})?")
-
-
-def is_range(given: Any) -> bool:
-    """Whether it is the text of a range: 1..512."""
-    return isinstance(given, str) and bool(_RANGE.fullmatch(given))
 
 
 def _by_name(fits: Callable[[Any], bool], expected: str) -> Any:
@@ -33,7 +27,7 @@ class Inputs:
         lambda given: (
             is_range(given) or (all(type(n) is int and 0 <= n < 1 << 31 for n in _each(given)) and bool(_each(given)))
         ),
-        "a whole number, a list of them, or a range for a package of any size, 1..512 or 32..1280:32",
+        "a whole number, a list of them, or a range for a package of any size, 1..512, 32..1280:32 or 1..512@16,128",
     )
     constants: Mapping[str, Given] = _by_name(
         lambda given: isinstance(given, str) or all(isinstance(one, int | float) for one in _each(given)),

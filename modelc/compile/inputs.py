@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from modelc.compile.choices import Choices
 from modelc.compile.fixed import Inputs
-from modelc.compile.options import flag_of
+from modelc.compile.opened import Open
 from modelc.errors import ConfigError, ModelError
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.steering.flags import Steered, steerable, steered
@@ -30,9 +30,9 @@ def applied(fixed: Inputs, model: Path, data: Arrays | None = None) -> Steered:
     """What is fixed, as it comes to for the model. Raises ModelError, InputError; ConfigError for a dimension that is
     left open, as compile alone can."""
     for name, numbers in fixed.dims.items():
-        if isinstance(numbers, range):
+        if isinstance(numbers, Open):
             raise ConfigError(
-                f"--dim {name}={flag_of(numbers)} leaves a dimension open, as compile alone can: expected a number "
+                f"--dim {name}={numbers} leaves a dimension open, as compile alone can: expected a number "
                 f"here, such as --dim {name}={numbers[-1] if numbers else 1}"
             )
     return steered(model, fixed.shapes, fixed.dims, fixed.constants, data)

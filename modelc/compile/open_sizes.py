@@ -16,7 +16,7 @@ from modelc.compile.any_size import AnySize, NeedsLargest, generalised_program, 
 from modelc.compile.choices import Shapes
 from modelc.compile.config import Config
 from modelc.compile.fixed import Inputs
-from modelc.compile.options import flag_of
+from modelc.compile.opened import Open
 from modelc.compile.pipeline import QUANTIZING, Built, Run, place_of
 from modelc.compile.programs import Programs
 from modelc.compile.publish import Comparison, publish
@@ -36,7 +36,7 @@ from modelc.ir.program import Program
 from modelc.ir.sizes import DependsOnSize, Sizes, is_sized, text_of
 from modelc.package import Plan, TensorInfo, run_of
 from modelc.plan.program import Compiled
-from modelc.space.any_size import Looks, accepted_at_all_sizes, chosen_at_all_sizes
+from modelc.space.any_size import Looks, accepted_at_all_sizes, chosen_at_all_sizes, weighed
 from modelc.space.choose import Chosen
 from modelc.verify.check import check_feed, without_constants
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
@@ -45,7 +45,7 @@ LOOKS = 8  # imports at the samples until it is known which nodes are loops
 INSTEAD = "give a dimension that is left open a number"
 
 
-def check_one_variant(request: CompileRequest, wanted: Inputs, ranges: Mapping[str, range], settings: Config) -> None:
+def check_one_variant(request: CompileRequest, wanted: Inputs, ranges: Mapping[str, Open], settings: Config) -> None:
     """Raises ConfigError for what a package for any size cannot be asked for as well."""
     several = [name for name, numbers in wanted.dims.items() if name not in ranges and len(numbers) > 1]
     asked = {
@@ -61,7 +61,7 @@ def check_one_variant(request: CompileRequest, wanted: Inputs, ranges: Mapping[s
     }
     what = next((name for name, is_asked in asked.items() if is_asked), None)
     if what is not None:
-        dims = " ".join(f"--dim {name}={flag_of(numbers)}" for name, numbers in ranges.items())
+        dims = " ".join(f"--dim {name}={numbers}" for name, numbers in ranges.items())
         raise ConfigError(f"{dims} asks for one package of any size, which does not go with {what}: leave out one")
 
 
@@ -95,9 +95,9 @@ class OpenRun(Run):
         raise ModelError("which nodes run more often at larger sizes depends on which others are loops")
 
     @property
-    def ranges(self) -> Mapping[str, range]:
+    def opened(self) -> Mapping[str, Open]:
         """The dimensions of the inputs that the package leaves open."""
-        return self.any_size.ranges
+        return self.any_size.opened
 
     def shapes_at(self, run: Sizes) -> Shapes:
         """The shapes of the model's inputs in a run."""
@@ -107,7 +107,9 @@ class OpenRun(Run):
     @cached_property
     def looks(self) -> Looks:
         """At which sizes schedules are looked at."""
-        return Looks(self.any_size.explained_tasks, (*self.any_size.checked(), self.any_size.usual))
+        return Looks(
+            self.any_size.explained_tasks, (*self.any_size.checked(), self.any_size.usual), self.any_size.mattering
+        )
 
     def made(self, programs: Programs, output: Path, verify: bool, keep_unverified: bool) -> Built:
         """schedule to verify. Raises ModelError for what no kernel of any size does."""
@@ -192,7 +194,10 @@ class OpenRun(Run):
                     raise ModelError(f"{wrong}; {INSTEAD}") from None
 
         with self.stages.stage("schedule", f"{len(every)} distinct tasks") as dump:
-            self.schedules.prepare([usual for key, (_, usual) in every.items() if key not in self.tasks], True)
+            asked = [every[key] for key in every if key not in self.tasks]
+            self.schedules.prepare(
+                [t for task, usual in asked for t in (usual, *weighed(task.canonical(), usual, self.looks))], True
+            )
             chosen, names = dict[str, Chosen](), [*every]
             for number, schedule in shared(scheduled, names, self.threads):
                 chosen[names[number]] = schedule

@@ -28,6 +28,7 @@ from modelc.compile.config import Config
 from modelc.compile.inputs import check_elements, check_states, fitting
 from modelc.compile.limits import Limits
 from modelc.compile.machine_code import MachineCode
+from modelc.compile.opened import Open
 from modelc.compile.precision import Added, Arrays, constant_bytes, errors_added, ways
 from modelc.compile.programs import Partitioning, Programs, parameter_bytes
 from modelc.compile.publish import Comparison, WrongByFiltering, offering_no_verify, publish
@@ -150,7 +151,7 @@ class Run:
     free: tuple[FreeSize, ...] = ()  # sizes that the package leaves open
 
     @property
-    def ranges(self) -> Mapping[str, range]:
+    def opened(self) -> Mapping[str, Open]:
         """The dimensions of the inputs that the package leaves open."""
         return {}
 
@@ -490,7 +491,7 @@ class Run:
         made_for = (__version__, self.digest, self.target, self.shapes, constants, self.config)
         cut = (occurrences(programs.rounded), programs.kept, programs.layouts)
         origin, left_out = kept_origin(read_outline(self.model))
-        chosen = Choices(*made_for, tasks, *cut, self.recipe, self.imported.real, self.ranges)
+        chosen = Choices(*made_for, tasks, *cut, self.recipe, self.imported.real, self.opened)
         return PackageSpec(
             name=self.model.stem,
             target=PackageTarget(self.target.name, self.target.triple, self.target.features),

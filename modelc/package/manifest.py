@@ -93,7 +93,7 @@ class Manifest:
 
 _ABSENT = (
     *("stride", "loops", "control", "slots", "states", "sizes", "count", "condition", "go", "refusal"),
-    *("bounds", "on", "written", "extents", "takes", "free", "origin"),
+    *("bounds", "on", "written", "extents", "takes", "free", "matter", "origin"),
 )
 _NUMBERS = frozenset(  # that may depend on sizes
     {"extents", "extent", "offset", "stride", "shape", "strides", "low", "high", "limit", "flops", "bytes"}

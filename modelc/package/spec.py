@@ -224,7 +224,8 @@ class Extent:
 
 @dataclass(frozen=True)
 class FreeSize:
-    """A size that is free, from `least` to `most`: `unit` times as much is what input `input` has along `axis`."""
+    """A size that is free, from `least` to `most`: `unit` times as much is what input `input` has along `axis`. Of the
+    sizes those that `matter` most, the usual one first, as a user said."""
 
     name: str
     least: int
@@ -232,6 +233,12 @@ class FreeSize:
     unit: int
     input: int
     axis: int
+    matter: tuple[int, ...] = ()
+
+    @property
+    def usual(self) -> int:
+        """What a run has where nobody says otherwise: of a size of which nothing is said a quarter of the most."""
+        return self.matter[0] if self.matter else max(self.least, self.most // 4)
 
     @property
     def size(self) -> Size:
@@ -471,6 +478,8 @@ def check_free(plan: Plan, where: str) -> None:
         extent = plan.inputs[size.input].extents[size.axis] if there else 0
         if not there or size.least > size.most or not same(extent, size.unit * sized(size.size)):
             raise PackageError(f"{where} has the free size '{size.name}', which no input has along that axis")
+        if any(not size.least <= n <= size.most for n in size.matter):
+            raise PackageError(f"{where} has the free size '{size.name}', of which a size matters that it cannot be")
     for step in plan.steps:
         if not {*step.takes} <= {*names}:
             raise PackageError(

@@ -1,10 +1,12 @@
-"""A Task of any size gets the schedule that is best at the usual one, of those that hold at all sizes: the same point
-of the same Sketch, made at several sizes, and what differs explained."""
+"""A Task of any size gets the schedule that is best at the usual one, or at those that matter together, of those that
+hold at all sizes: the same point of the same Sketch, made at several sizes, and what differs explained."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf, log
+from typing import Any
 
 from modelc.errors import InvalidIR
 from modelc.ir.block import Block, Task
@@ -14,8 +16,9 @@ from modelc.ir.generalise import generalised, instance, nest_at
 from modelc.ir.sizes import DependsOnSize, Sizes
 from modelc.ir.verify_nest import verify_nest
 from modelc.space.check import check_sizes, derived_by
-from modelc.space.choose import Chosen, Schedules
+from modelc.space.choose import Chosen, Offer, Schedules
 from modelc.space.nest.build import nest_of
+from modelc.space.sketch import Sketch
 from modelc.space.sketches.phases import separate
 
 Candidates = Callable[[Sequence[Task]], Sequence[Candidate]]  # of a Task at several sizes
@@ -24,21 +27,28 @@ Candidates = Callable[[Sequence[Task]], Sequence[Candidate]]  # of a Task at sev
 @dataclass(frozen=True)
 class Looks:
     """At which sizes a schedule is looked at: what it is like at `samples`, the usual one first, says what it is like
-    at all; at `runs` it is verified."""
+    at all; at `runs` it is verified. In those that are `mattering` it is priced; where there are none, at the usual
+    sample."""
 
     explained: Explained
     runs: tuple[Sizes, ...]
+    mattering: tuple[Sizes, ...] = ()
 
     @property
     def samples(self) -> tuple[Sizes, ...]:
         return self.explained.samples
 
 
+def weighed(task: Task, usual: Task, looks: Looks) -> list[Task]:
+    """A Task as it is at the sizes at which its schedules are priced: those that matter, or the usual sample."""
+    return [instance(task, run) for run in looks.mattering] or [usual]
+
+
 def chosen_at_all_sizes(task: Task, usual: Task, schedules: Schedules, looks: Looks) -> Chosen:
     """The schedule of a Task of any size, which is `usual` at the usual one. Raises InvalidIR where there is none."""
     rejected = list[str]()
     at_samples = [usual, *(instance(task, run) for run in looks.samples[1:])]
-    for candidates in _in_order(usual, schedules):
+    for candidates in _in_order(weighed(task, usual, looks), usual, schedules):
         try:
             chosen = _held(task, at_samples, candidates(at_samples), looks, schedules.target.caches[0].line)
             return replace(chosen, rejected=tuple(rejected))
@@ -57,24 +67,73 @@ def accepted_at_all_sizes(task: Task, candidate: Candidate, schedules: Schedules
         raise InvalidIR(f"its schedule does not hold for every size: {wrong}") from None
 
 
-def _in_order(usual: Task, schedules: Schedules) -> Iterator[Candidates]:
-    """Schedules of a Task, the best at the usual size first: as it is there, then as the same point of its Sketch is
-    at each size; and one that every Task has."""
-    for offer in schedules.ranked(usual):
+def _in_order(weighed: Sequence[Task], usual: Task, schedules: Schedules) -> Iterator[Candidates]:
+    """Schedules of a Task by what they take at the sizes at which they are priced, the best first, then those that are
+    offered at the usual sample: as each is there, and as the same point of its Sketch is at each size. At last one that
+    every Task has."""
+    for offer in _weighed_offers(weighed, usual, schedules):
 
-        def as_usual(tasks: Sequence[Task], candidate: Candidate = offer.candidate) -> Sequence[Candidate]:
-            return [candidate] * len(tasks)
+        def as_offered(tasks: Sequence[Task], offer: Offer = offer) -> Sequence[Candidate]:
+            return [offer.candidate] * len(tasks)
 
-        def same_point(
-            tasks: Sequence[Task], family: int = offer.family, number: int = offer.number, point: object = offer.point
-        ) -> Sequence[Candidate]:
-            sketches = [schedules.families(task)[family][number] for task in tasks]
-            values = sketches[0].values(point)  # type: ignore[arg-type]
+        def same_point(tasks: Sequence[Task], offer: Offer = offer) -> Sequence[Candidate]:
+            values = _values(offer, schedules)
+            sketches = [_sketch(offer, task, schedules) for task in tasks]
+            for sketch in sketches:
+                if missing := sorted({knob.name for knob in sketch.all_knobs()} - values.keys()):
+                    raise InvalidIR(f"the knob {missing[0]!r} is not there at each size")
             return [sketch.candidate_of(values) for sketch in sketches]
 
-        yield as_usual
+        yield as_offered
         yield same_point
     yield lambda tasks: [separate(tasks[0], schedules.target)] * len(tasks)
+
+
+def _weighed_offers(weighed: Sequence[Task], usual: Task, schedules: Schedules) -> Sequence[Offer]:
+    """What is offered at any of some sizes, by the geometric mean of how much longer it takes at each of them than the
+    best there (of one size in the order of schedules.ranked()); then what is offered at the usual sample."""
+    every = [schedules.ranked(task) for task in weighed]
+    others = schedules.ranked(usual) if usual.hash not in {task.hash for task in weighed} else ()
+    best = [min(offer.seconds for offer in offers) for offers in every]
+
+    def longer(offer: Offer) -> float:
+        there = (_seconds(offer, task, schedules) for task in weighed)
+        return sum(log(seconds / least) for seconds, least in zip(there, best, strict=True))
+
+    first = every[0] if len(every) == 1 else sorted((offer for offers in every for offer in offers), key=longer)
+    return (*first, *sorted(others, key=longer))
+
+
+def _seconds(offer: Offer, task: Task, schedules: Schedules) -> float:
+    """What a schedule is estimated to take that is offered at another size: with tiles that are no larger than what
+    there is. Infinite where its Sketch is none of the Task's, or has no such point."""
+    try:
+        sketch = _sketch(offer, task, schedules)
+        point = sketch.nearest(_values(offer, schedules))[None, :]
+    except (InvalidIR, ValueError):
+        return inf
+    legal = bool(sketch.legal(point)[0])
+    return float(sketch.estimate(point, schedules.target.cores)[0]) * sketch.handicap if legal else inf
+
+
+def _values(offer: Offer, schedules: Schedules) -> dict[str, Any]:
+    """What each knob is in an offer."""
+    return _sketch(offer, offer.task, schedules).values(offer.point)
+
+
+def _sketch(offer: Offer, task: Task, schedules: Schedules) -> Sketch:
+    """The Sketch of an offer as it is at another size. Raises InvalidIR where the Task has none there."""
+    own, there = schedules.families(offer.task)[offer.family], schedules.families(task)
+    wanted = own[offer.number]
+    named = (
+        [s for s in there[offer.family] if (s.kind, s.name) == (wanted.kind, wanted.name)]
+        if offer.family < len(there)
+        else []
+    )
+    if not named:
+        raise InvalidIR(f"the sketch {wanted.kind} {wanted.name!r} is none of this size")
+    before = [s for s in own[: offer.number] if (s.kind, s.name) == (wanted.kind, wanted.name)]
+    return named[min(len(before), len(named) - 1)]
 
 
 def _held(task: Task, at_samples: Sequence[Task], candidates: Sequence[Candidate], looks: Looks, line: int) -> Chosen:

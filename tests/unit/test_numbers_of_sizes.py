@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modelc.compile.any_size import AnySize
 from modelc.ir.explain import Explained, Unexplained
 from modelc.ir.expr import Size
 from modelc.ir.sizes import DependsOnSize, Sized, at, larger, least, most, number_of, sized, smaller, text_of
+from modelc.package.spec import FreeSize
 
 S, T = Size("s", 1, 200), Size("t", 2, 40)
 OPERATIONS = ("+", "-", "*", "//", "%", "min", "max")
@@ -105,3 +107,13 @@ def test_what_no_expression_gives_is_said() -> None:
     samples = tuple({"s": n} for n in (11, 12, 17, 40))
     with pytest.raises(Unexplained, match="no expression of s gives 5 at s=11, 9 at s=12"):
         Explained((S,), samples).number((5, 9, 6, 80))
+
+
+@given(st.integers(1, 40), st.integers(0, 700), st.floats(0, 1))
+def test_samples_are_near_what_matters_and_within_bounds(low: int, further: int, where: float) -> None:
+    matter = low + round(where * further)
+    any_size = AnySize.of_package([FreeSize("s", low, low + further, 1, 0, 0, (matter,))])
+    samples = [run["s"] for run in any_size.samples]
+    assert all(low <= n <= low + further for n in samples) and len({*samples}) == len(samples) >= min(3, further)
+    assert abs(samples[0] - matter) <= 12 and {"s": matter} in any_size.checked()
+    assert all(low <= run["s"] <= low + further for run in any_size.explained_tasks.samples)
