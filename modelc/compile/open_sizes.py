@@ -17,6 +17,7 @@ from modelc.compile.choices import Shapes
 from modelc.compile.config import Config
 from modelc.compile.fixed import Inputs
 from modelc.compile.opened import Open
+from modelc.compile.pinned import pin_extents
 from modelc.compile.pipeline import QUANTIZING, Built, Run, place_of
 from modelc.compile.programs import Programs
 from modelc.compile.publish import Comparison, publish
@@ -32,9 +33,9 @@ from modelc.frontend.steering.specialise import declared_shapes, free_inputs, re
 from modelc.ir.block import Task
 from modelc.ir.generalise import instance, nest_at
 from modelc.ir.graph import Graph
-from modelc.ir.program import Program
+from modelc.ir.program import Program, check_places
 from modelc.ir.sizes import DependsOnSize, Sizes, is_sized, text_of
-from modelc.package import Plan, TensorInfo, run_of
+from modelc.package import Plan, TensorInfo, run_of, sizes_sentence
 from modelc.plan.program import Compiled
 from modelc.space.any_size import Looks, accepted_at_all_sizes, chosen_at_all_sizes, weighed
 from modelc.space.choose import Chosen
@@ -88,11 +89,17 @@ class OpenRun(Run):
                 raise ModelError(f"sizes say how often node {name!r} runs, and it cannot be a loop: {why}")
             if self.loops is None and loops == {name for trips in looks for name in trips.counts}:
                 self.loops = loops
-                return graphs
             if self.loops is not None and loops <= self.loops:
+                if len(graphs) == len(self.any_size.samples):
+                    pin_extents(self.any_size, graphs, self.original_at)
                 return graphs
             self.loops = loops | (self.loops or frozenset())
         raise ModelError("which nodes run more often at larger sizes depends on which others are loops")
+
+    def original_at(self, run: Sizes) -> Graph:
+        """The model as it is imported in a run."""
+        trips, bounds = Trips(self.loops or frozenset()), self.config.inputs.bounds
+        return import_model(self.model, self.shapes_at(run), self.constants, bounds, trips)
 
     @property
     def opened(self) -> Mapping[str, Open]:
@@ -240,9 +247,12 @@ class OpenRun(Run):
 
     def blueprint_at(self, run: Sizes, general: Program, schedules: Mapping[str, Chosen]) -> Blueprint:
         """What the kernels are judged by in a run."""
-        shapes, trips = self.shapes_at(run), Trips(self.loops or frozenset())
-        graph = import_model(self.model, shapes, self.constants, self.config.inputs.bounds, trips)
+        graph = self.original_at(run)
         program = program_at(general, instance(replace(general, constants={}), run))
+        try:
+            check_places(program, f"at {sizes_sentence(self.any_size.dims(run))}")
+        except InvalidIR as wrong:
+            raise ModelError(f"what is computed is not said right for every size: {wrong}; {INSTEAD}") from None
         scheduled = dict[str, Scheduled]()
         for bound, here in zip(general.kernels, program.kernels, strict=True):
             kernel = schedules[bound.task.hash]

@@ -17,11 +17,13 @@ from functools import reduce
 from math import gcd
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelc.ir.expr import Const, Expr, Size, op
 from modelc.ir.sizes import Sizes, expr_of, sized
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 100, 128, 160, 200, 256, 320, 400, 512, 640)
+MOST_QUOTIENTS = 1 << 12
 
 Values = tuple[int, ...]  # of one number, at each sample
 
@@ -53,7 +55,7 @@ class Explained:
         if len(set(values)) == 1:
             return values[0]
         if values not in self.numbers:
-            expr = self._of_one_size(values) or self._product(values) or self._sum(values)
+            expr = self._multiple(values) or self._of_one_size(values) or self._product(values) or self._sum(values)
             if expr is None:
                 raise Unexplained(f"no expression of {self._names()} gives {self._shown(values)}")
             self.numbers[values] = sized(expr)
@@ -73,12 +75,23 @@ class Explained:
             by_size: dict[int, int] = {}
             pairs = [(run[size.name], n) for run, n in zip(self.samples, values, strict=True)]
             if all(by_size.setdefault(s, n) == n for s, n in pairs):
-                expr = _quotient(size, by_size)
-                if expr is not None:
-                    return expr
+                fits = quotients(by_size, 1)
+                if fits:
+                    return fits[0].of(size)
         return None
 
     # --- products and sums ----------------------------------------------------------------------------------------
+
+    def _multiple(self, values: Values) -> Expr | None:
+        """A known number times a whole one."""
+        common = reduce(gcd, values)
+        if min(values) <= 0 or common == 1:
+            return None
+        for key, known in self.numbers.items():
+            times, rest = divmod(values[0], key[0]) if key[0] > 0 else (0, 1)
+            if not rest and times > 1 and all(n == times * k for n, k in zip(values, key, strict=True)):
+                return op("mul", expr_of(known), times)
+        return None
 
     def _product(self, values: Values) -> Expr | None:
         """A known number that divides the values, times what is left."""
@@ -116,27 +129,45 @@ class Explained:
         return None
 
 
-def _quotient(size: Size, values: Mapping[int, int]) -> Expr | None:
-    """a * ((size + b) // c) + d, with the smallest c, through all values by size."""
+@dataclass(frozen=True)
+class Quotient:
+    """a * ((s + b) // c) + d"""
+
+    a: int
+    b: int
+    c: int
+    d: int
+
+    def of(self, size: Size) -> Expr:
+        return op("add", op("mul", op("floordiv", op("add", size, self.b), self.c), self.a), self.d)
+
+    def at(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.a * ((numbers + self.b) // self.c) + self.d
+
+
+def quotients(values: Mapping[int, int], most: int = MOST_QUOTIENTS) -> list[Quotient]:
+    """The quotients through all values by a Size, at most so many: those with the smallest c first, and of these the
+    shifts that operators make."""
     points = np.array(sorted(values.items()), np.int64)
     at, numbers = points[:, :1], points[:, 1:]
     run, rise = int(at[-1, 0] - at[0, 0]), int(numbers[-1, 0] - numbers[0, 0])
+    found: list[Quotient] = []
     for c in STEPS:
         if c > run and c > 1:
             break
         shifts = np.array(_shifts(c), np.int64)
-        quotients = (at + shifts) // c  # [points x shifts]
+        divided = (at + shifts) // c  # [points x shifts]
         slope = Fraction(rise, run) * c
         off = int(abs(slope) * c / run) + 1  # by roundings at both ends
         for a in sorted(range(int(slope) - off, int(slope) + off + 1), key=lambda a: abs(a - slope)):
             if a == 0:
                 continue
-            apart = numbers - a * quotients
-            right = np.flatnonzero((apart == apart[:1]).all(axis=0))
-            if right.size:
-                b, d = int(shifts[right[0]]), int(apart[0, right[0]])
-                return op("add", op("mul", op("floordiv", op("add", size, b), c), a), d)
-    return None
+            apart = numbers - a * divided
+            for k in np.flatnonzero((apart == apart[:1]).all(axis=0)):
+                found.append(Quotient(a, int(shifts[k]), c, int(apart[0, k])))
+                if len(found) == most:
+                    return found
+    return found
 
 
 def _shifts(c: int) -> Sequence[int]:
