@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import reduce
 from math import gcd
 
@@ -24,6 +23,7 @@ from modelc.ir.sizes import Sizes, expr_of, sized
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 100, 128, 160, 200, 256, 320, 400, 512, 640)
 MOST_QUOTIENTS = 1 << 12
+MOST_FACTORS = 3
 
 Values = tuple[int, ...]  # of one number, at each sample
 
@@ -40,6 +40,7 @@ class Explained:
     sizes: tuple[Size, ...]
     samples: tuple[Sizes, ...]
     numbers: dict[Values, int] = field(default_factory=dict)
+    refused: dict[Values, int] = field(default_factory=dict)  # what no expression gives, and how many were known then
 
     def __post_init__(self) -> None:
         for size in self.sizes:
@@ -54,12 +55,23 @@ class Explained:
         """The number with these values at the samples. Raises Unexplained."""
         if len(set(values)) == 1:
             return values[0]
+        if values not in self.numbers and self.refused.get(values) != len(self.numbers):
+            expr = self._simple(values) or self._product(values) or self._sum(values)
+            if expr is not None:
+                self.numbers[values] = sized(expr)
+            else:
+                self.refused[values] = len(self.numbers)
         if values not in self.numbers:
-            expr = self._multiple(values) or self._of_one_size(values) or self._product(values) or self._sum(values)
-            if expr is None:
-                raise Unexplained(f"no expression of {self._names()} gives {self._shown(values)}")
-            self.numbers[values] = sized(expr)
+            raise Unexplained(f"no expression of {self._names()} gives {self._shown(values)}")
         return self.numbers[values]
+
+    def _simple(self, values: Values) -> Expr | None:
+        """What is known, a multiple of it and a constant, or a quotient."""
+        if len(set(values)) == 1:
+            return Const(values[0])
+        if values in self.numbers:
+            return expr_of(self.numbers[values])
+        return self._scaled(values) or self._of_one_size(values)
 
     def _names(self) -> str:
         return ", ".join(size.name for size in self.sizes)
@@ -82,39 +94,38 @@ class Explained:
 
     # --- products and sums ----------------------------------------------------------------------------------------
 
-    def _multiple(self, values: Values) -> Expr | None:
-        """A known number times a whole one."""
-        common = reduce(gcd, values)
-        if min(values) <= 0 or common == 1:
-            return None
+    def _scaled(self, values: Values) -> Expr | None:
+        """A known number, times a whole one and with another one added: of several the one with the least added."""
+        other = next(k for k, n in enumerate(values) if n != values[0])
+        rise, found = values[other] - values[0], list[tuple[int, int, int]]()
         for key, known in self.numbers.items():
-            times, rest = divmod(values[0], key[0]) if key[0] > 0 else (0, 1)
-            if not rest and times > 1 and all(n == times * k for n, k in zip(values, key, strict=True)):
-                return op("mul", expr_of(known), times)
-        return None
+            run = key[other] - key[0]
+            if run and rise % run == 0:
+                times = rise // run
+                more = values[0] - times * key[0]
+                if all(n == times * k + more for n, k in zip(values, key, strict=True)):
+                    found.append((times, more, known))
+        if not found:
+            return None
+        times, more, known = min(found, key=lambda one: (abs(one[1]), abs(one[0])))
+        return op("add", op("mul", expr_of(known), times), more)
 
-    def _product(self, values: Values) -> Expr | None:
-        """A known number that divides the values, times what is left."""
+    def _product(self, values: Values, factors: int = MOST_FACTORS) -> Expr | None:
+        """A known number that divides the values, times what is left, which may be a product again."""
         if min(values) <= 0:
             return None
-        common = reduce(gcd, values)
         for divisor, known in sorted(self.numbers.items(), key=lambda item: -max(item[0])):
             if min(divisor) > 1 and divisor != values and all(n % d == 0 for n, d in zip(values, divisor, strict=True)):
                 left = tuple(n // d for n, d in zip(values, divisor, strict=True))
-                other = self._left(left)
+                other = self._simple(left) or (self._product(left, factors - 1) if factors > 2 else None)
                 if other is not None:
                     return op("mul", expr_of(known), other)
+        common = reduce(gcd, values)
         if common > 1:
-            other = self._left(tuple(n // common for n in values))
+            left = tuple(n // common for n in values)
+            other = self._simple(left) or self._sum(left)
             return None if other is None else op("mul", other, common)
         return None
-
-    def _left(self, values: Values) -> Expr | None:
-        try:
-            number = self.number(values)
-        except Unexplained:
-            return None
-        return expr_of(number)
 
     def _sum(self, values: Values) -> Expr | None:
         """A known number, times a whole number, and what is left."""
@@ -157,11 +168,8 @@ def quotients(values: Mapping[int, int], most: int = MOST_QUOTIENTS) -> list[Quo
             break
         shifts = np.array(_shifts(c), np.int64)
         divided = (at + shifts) // c  # [points x shifts]
-        slope = Fraction(rise, run) * c
-        off = int(abs(slope) * c / run) + 1  # by roundings at both ends
-        for a in sorted(range(int(slope) - off, int(slope) + off + 1), key=lambda a: abs(a - slope)):
-            if a == 0:
-                continue
+        steps = [steps for steps in (run // c, run // c + 1) if steps and rise % steps == 0]  # of the quotient, in all
+        for a in sorted({rise // n for n in steps} - {0}, key=lambda a: abs(a * run - rise * c)):
             apart = numbers - a * divided
             for k in np.flatnonzero((apart == apart[:1]).all(axis=0)):
                 found.append(Quotient(a, int(shifts[k]), c, int(apart[0, k])))
