@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 SUFFIX = ".modelc"  # of what is a package among engines
 _FAILING = re.compile(r"(slower|kernel-slower):([0-9]{1,3}(?:\.[0-9]{1,3})?)%")
 MOST_SECONDS = 86400.0
-CHOOSING = ", the geometric middle: --dim or --inputs say others"
 USAGE = "modelc bench PKG.modelc --against ort --model MODEL.onnx"
 
 
@@ -67,7 +66,6 @@ def bench(
     as_json: bool,
 ) -> int:
     """Times a package beside other engines, in alternating slices of one run."""
-    from modelc.package import sizes_sentence
     from modelc.verify.bench import bench as bench_package
     from modelc.verify.noise import Noise
     from modelc.verify.rounds import Pair
@@ -112,7 +110,7 @@ def bench(
         rows.append((e["about"], *times, str(e["runs"]), "" if ratio is None else f"{ratio:.2f}"))
     show(("engine", "median ms", "p10", "p90", "runs", "time / modelc's"), rows)
     if report["sizes"]:
-        say(f"at {sizes_sentence(report['sizes'])}{CHOOSING * (data is None and dims is None)}")
+        say(at_sizes(report["sizes"], package, data is None and dims is None))
     say(f"{threads} thread(s); {Noise.of(report['noise']).sentence()}")
     _say_counts(counted)
     if peak:
@@ -123,6 +121,14 @@ def bench(
         said = f"{package} is {verdict.sentence()}" if is_whole else f"{package}: {verdict.sentence()}"
         say(f"{'FAILED' if verdict.slower else 'passed'}: {said}, beside {other}")
     return int(failed)
+
+
+def at_sizes(sizes: Mapping[str, int], package: Path, by_default: bool) -> str:
+    """At what sizes a package was timed, and where nobody chose them why at these."""
+    from modelc.package import read_package, sizes_sentence, why_usual
+
+    why = why_usual(read_package(package).manifest.variants[0].free) if by_default else ""
+    return f"at {sizes_sentence(sizes)}" + f", {why}: --dim or --inputs say others" * bool(why)
 
 
 def _counted(

@@ -7,7 +7,7 @@ import click
 EXAMPLES = {
     "compile": (
         "modelc compile MODEL.onnx -o MODEL.modelc",
-        "modelc compile TEXT.onnx --dim batch=1 --dim 'seq=8|16' --pad-dim seq -o TEXT.modelc",
+        "modelc compile TEXT.onnx --dim batch=1 --dim seq=1..16 -o TEXT.modelc",
         "modelc compile MODEL.onnx --target raspberry-pi-5 -o PI.modelc",
         "modelc compile DECODER.onnx --weights int4 --block 32 --emit-onnx DECODER4.onnx",
     ),

@@ -114,7 +114,8 @@ def _print_package(package: dict[str, Any]) -> None:
                 say(f"  variant {k} {kind[:-1]} {t['name']}: {t['dtype']}[{shape}]")
     for one in package["sizes"]:
         numbers = range(one["least"], one["most"] + 1, one["step"])
-        say(f"  size          {one['name']}: {range_text(numbers)}, by the inputs of each run")
+        matter = ", ".join(map(str, one["matter"])) or f"{one['usual']}, a quarter of the most"
+        say(f"  size          {one['name']}: {range_text(numbers)}, by the inputs of each run; schedules for {matter}")
     computes = ", ".join(f"{count} in {dtype}" for dtype, count in package["dtypes"].items())
     say(f"  kernels       {package['kernels']} distinct, {package['steps']} steps ({computes})")
     uses = ", ".join(f"{count} of {name}" for name, count in package["intrinsics"].items())

@@ -68,7 +68,7 @@ def sizes_option() -> Callable[[F], F]:
         except ValueError as error:
             raise click.BadParameter(str(error), context, param_hint="--dim") from None
 
-    says = "Of a package for any size: draw inputs of this one (default: the geometric middle)."
+    says = "Of a package for any size: draw inputs of this one (default: the first that matters)."
     return click.option("--dim", "dims", metavar="NAME=N", multiple=True, callback=read, help=says)
 
 

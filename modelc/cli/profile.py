@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from modelc.cli.bench import CHOOSING
+from modelc.cli.bench import at_sizes
 from modelc.cli.options import data_option, given_data, package_argument, sizes_option
 from modelc.cli.output import console_width, json_option, print_json, progress, say, shortened, show, size
 
@@ -22,7 +22,6 @@ WIDE = 120  # columns, below which less is shown of each kernel
 @json_option
 def profile(package: Path, threads: int, inputs: Path | None, dims: Mapping[str, int] | None, as_json: bool) -> None:
     """Says what each kernel takes, which ONNX nodes it covers, and how near it comes to this machine's peak."""
-    from modelc.package import sizes_sentence
     from modelc.verify.noise import Noise
     from modelc.verify.profile import profile as profile_package
 
@@ -60,7 +59,7 @@ def profile(package: Path, threads: int, inputs: Path | None, dims: Mapping[str,
     source = "measured in this run" if report["peak_measured"] else "estimated: there is no C compiler to measure with"
     total, p10, p90 = (report[f"total_{name}us"] for name in ("", "p10_", "p90_"))
     if report["sizes"]:
-        say(f"at {sizes_sentence(report['sizes'])}{CHOOSING * (data is None and dims is None)}")
+        say(at_sizes(report["sizes"], package, data is None and dims is None))
     say(f"{total:.0f} us in kernels ({p10:.0f} at p10, {p90:.0f} at p90), {threads} thread(s)")
     say(f"peak GFLOP/s of a core, {source}: {peaks}")
     say(Noise.of(report["noise"]).sentence())

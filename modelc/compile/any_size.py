@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.compile.options import flag_of
+from modelc.compile.opened import Open
 from modelc.errors import ModelError
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.steering.specialise import declared_shapes
@@ -29,7 +29,7 @@ from modelc.ir.expr import Size
 from modelc.ir.generalise import generalised
 from modelc.ir.program import BoundTask, Placed, Program
 from modelc.ir.sizes import Sizes, is_sized
-from modelc.package.runs import ranges_of
+from modelc.package.runs import mattering, said_mattering
 from modelc.package.spec import FreeSize
 
 Array = NDArray[Any]
@@ -50,11 +50,13 @@ class AnySize:
     samples: tuple[Sizes, ...]
 
     def __str__(self) -> str:
-        """`batch 1..32, height 32..640 in steps of 32`."""
-        return ", ".join(
+        """`batch 1..32, height 32..640 in steps of 32, with schedules for batch=8, height=160`."""
+        bounds = ", ".join(
             f"{name} {s.least * s.unit}..{s.most * s.unit}" + f" in steps of {s.unit}" * (s.unit > 1)
             for name, s in zip(self.names, self.free, strict=True)
         )
+        named = [replace(s, name=name) for name, s in zip(self.names, self.free, strict=True)]
+        return f"{bounds}, with schedules for {said_mattering(named)}"
 
     @cached_property
     def sizes(self) -> tuple[Size, ...]:
@@ -69,9 +71,10 @@ class AnySize:
     def explained_tasks(self) -> Explained:
         """The same of numbers in Tasks alone, of which more is seen: each residue by a vector's lanes."""
         samples = [*self.samples]
+        first = {s.name: max(_least(s), min(self.usual[s.name], s.most - RESIDUES)) for s in self.free}
         for k in range(RESIDUES):  # each Size runs through its numbers in an order of its own
             steps = {size.name: k * pow(STRIDE, place) % RESIDUES for place, size in enumerate(self.free)}
-            samples.append({s.name: min(self.usual[s.name] + steps[s.name], s.most) for s in self.free})
+            samples.append({s.name: min(first[s.name] + steps[s.name], s.most) for s in self.free})
         samples.append(self.largest)
         distinct = {tuple(run.values()): run for run in samples}
         return Explained(self.sizes, tuple(distinct.values()))
@@ -84,16 +87,6 @@ class AnySize:
     def largest(self) -> Sizes:
         return {size.name: size.most for size in self.free}
 
-    @property
-    def weighed(self) -> tuple[tuple[Sizes, float], ...]:
-        """The sizes that count when a schedule is chosen, and how much: the usual, the largest, and a small one."""
-        small = {s.name: max(s.least, self.usual[s.name] // 4) for s in self.free}
-        weights = {
-            tuple(run.values()): (run, weight)
-            for run, weight in ((small, SMALL), (self.largest, 1.0), (self.usual, 1.0))
-        }
-        return tuple(weights.values())
-
     def dims(self, run: Sizes) -> dict[str, int]:
         """What the model's dimensions are in a run."""
         return {name: size.unit * run[size.name] for name, size in zip(self.names, self.free, strict=True)}
@@ -104,21 +97,41 @@ class AnySize:
         return cls(tuple(size.name for size in free), tuple(free), tuple(_samples(free)))
 
     @property
-    def ranges(self) -> dict[str, range]:
+    def opened(self) -> dict[str, Open]:
         """What the dimensions may be, by the model's names for them."""
-        return dict(zip(self.names, ranges_of(self.free).values(), strict=True))
+        return {
+            name: Open(range(s.least * s.unit, s.most * s.unit + 1, s.unit), tuple(n * s.unit for n in s.matter))
+            for name, s in zip(self.names, self.free, strict=True)
+        }
+
+    @property
+    def mattering(self) -> tuple[Sizes, ...]:
+        """The runs that matter most, as a user said: a schedule is chosen by its price in them. None: the samples say
+        which."""
+        return mattering(self.free)
+
+    @property
+    def weighed(self) -> tuple[tuple[Sizes, float], ...]:
+        """The runs that count when a schedule is chosen, and how much: those that matter most, where a user has said
+        which; else the usual sizes, the largest, and small ones."""
+        if self.mattering:
+            return tuple((run, 1.0) for run in self.mattering)
+        small = {s.name: max(s.least, self.usual[s.name] // 4) for s in self.free}
+        runs = ((small, SMALL), (self.largest, 1.0), (self.usual, 1.0))
+        return tuple({tuple(run.values()): (run, weight) for run, weight in runs}.values())
 
     def checked(self) -> tuple[Sizes, ...]:
-        """The sizes that a package is verified at: others than the samples, where a range has enough of them."""
+        """The sizes that a package is verified at: others than the samples, where a range has enough of them; and
+        those that matter."""
         least = {size.name: size.least for size in self.free}
         odd = {s.name: min(s.most, max(s.least, 2 * self.usual[s.name] // 3 + 2 * k)) for k, s in enumerate(self.free)}
         near = {s.name: min(s.most, s.least + 6 + k) for k, s in enumerate(self.free)}
         corners = [{**least, s.name: s.most} for s in self.free]
-        distinct = {tuple(run.values()): run for run in (odd, least, near, *corners)}
+        distinct = {tuple(run.values()): run for run in (odd, least, near, *corners, *self.mattering)}
         return tuple(distinct.values())
 
 
-def any_size(model: Path, ranges: Mapping[str, range], kept: Collection[str] = ()) -> AnySize:
+def any_size(model: Path, ranges: Mapping[str, Open], kept: Collection[str] = ()) -> AnySize:
     """The free dimensions `ranges` of a model, of whose inputs the package has those that are not `kept`: constants and
     states. Raises ModelError."""
     declared = {n: dims for n, dims in declared_shapes(read_outline(model).graph).items() if n not in kept}
@@ -135,20 +148,21 @@ def any_size(model: Path, ranges: Mapping[str, range], kept: Collection[str] = (
         if not places:
             names = list(dict.fromkeys(d for dims in declared.values() for d in dims or () if isinstance(d, str)))
             raise ModelError(
-                f"--dim {name}={flag_of(numbers)}: no input that the package takes has this dimension by itself; their "
+                f"--dim {name}={numbers}: no input that the package takes has this dimension by itself; their "
                 f"free dimensions are {', '.join(map(repr, names)) or 'none'}"
             )
-        unit = numbers.step
+        unit = numbers.numbers.step
         if not len(numbers) or numbers[0] < 1:
-            raise ModelError(f"--dim {name}={flag_of(numbers)}: expected sizes from 1 on, the least before the most")
+            raise ModelError(f"--dim {name}={numbers}: expected sizes from 1 on, the least before the most")
         if numbers[0] % unit:
             raise ModelError(
-                f"--dim {name}={flag_of(numbers)}: sizes in steps of {unit} are its multiples; expected a least one "
+                f"--dim {name}={numbers}: sizes in steps of {unit} are its multiples; expected a least one "
                 f"that is, such as {numbers[0] + -numbers[0] % unit}"
             )
         label = _identifier(name, taken)
         taken.add(label)
-        free.append(FreeSize(label, numbers[0] // unit, numbers[-1] // unit, unit, *places[0]))
+        matter = tuple(n // unit for n in numbers.matter)
+        free.append(FreeSize(label, numbers[0] // unit, numbers[-1] // unit, unit, *places[0], matter))
     return AnySize(tuple(ranges), tuple(free), tuple(_samples(free)))
 
 
@@ -172,14 +186,24 @@ def _samples(free: Sequence[FreeSize]) -> list[Sizes]:
     return samples
 
 
+def _least(size: FreeSize) -> int:
+    """The least number of a sample: not 1, where there is another."""
+    return max(size.least, min(2, size.most))
+
+
 def _others(size: FreeSize) -> list[int]:
     """The usual number of a size, and others: not 1, where there is another, for models treat it otherwise; and none
     that tiles divide."""
-    least = max(size.least, min(2, size.most))
-    at = max(least, size.most // 4)
+    least = _least(size)
+    at = max(least, size.usual)
+    if size.matter and at + AROUND[-1] > size.most:  # none above it: below
+        at = max(least, size.most - AROUND[-1])
+        while at > least and (at % 2 == 0 or at % 3 == 0):
+            at -= 1
     while at + 1 <= size.most and (at % 2 == 0 or at % 3 == 0):
         at += 1
-    others = (*(at + step for step in AROUND), at + at // 3 + 1, 2 * at + 3)
+    others = [*(at + step for step in AROUND), at + at // 3 + 1, 2 * at + 3]
+    others += [at - at // 3 - 1, at - at // 2] if others[2] > size.most and size.matter else []
     numbers = [n for n in (at, *others) if least <= n <= size.most]
     if len(numbers) < 3:
         numbers += [n for n in range(least, min(size.most, least + 3) + 1) if n not in numbers]
@@ -260,7 +284,12 @@ def _general(samples: Sequence[Program], open_sizes: AnySize) -> tuple[Program, 
     """The Program without constants, and the samples that say it: where one that is far from the usual sizes is cut
     into other Tasks, as costs less there, the others do."""
     plain = [*map(_without_data, samples)]
-    near = [k for k, run in enumerate(open_sizes.samples) if all(n < FAR * open_sizes.usual[s] for s, n in run.items())]
+    usual = open_sizes.usual
+    near = [
+        k
+        for k, run in enumerate(open_sizes.samples)
+        if all(n < FAR * usual[s] and usual[s] < FAR * n for s, n in run.items())
+    ]
     sentence = ""
     for places in (range(len(samples)), near):
         try:

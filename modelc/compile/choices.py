@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from modelc.compile.config import Config, parse_config
+from modelc.compile.opened import Open
 from modelc.errors import MISFIT, ConfigError, InvalidIR, ModelError
 from modelc.frontend.load.read import check_file
 from modelc.frontend.quantize.packing import Packing
@@ -51,7 +52,7 @@ class Choices:
     layouts: tuple[LayoutChoice, ...]
     recipe: Recipe | Packing | None = None  # where the model was quantized for the package
     real: Mapping[str, str] = field(default_factory=dict)  # quantized contractions that are float32 by price, and why
-    free: Mapping[str, range] = field(default_factory=dict)  # dimensions that are any; shapes are of samples then
+    free: Mapping[str, Open] = field(default_factory=dict)  # dimensions that are any; shapes are of samples then
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -130,16 +131,21 @@ def _constant_json(one: FixedInput) -> dict[str, Any]:
     return {"tensor": tensor, "data": one.data}
 
 
-def range_of(numbers: range) -> dict[str, int]:
-    """A range of sizes as JSON."""
-    return {"least": numbers[0], "most": numbers[-1], "step": numbers.step}
+def range_of(sizes: Open) -> dict[str, Any]:
+    """The sizes of a dimension as JSON."""
+    told = {"least": sizes[0], "most": sizes[-1], "step": sizes.numbers.step}
+    return {**told, "matter": list(sizes.matter)} if sizes.matter else told
 
 
-def _free(data: Mapping[str, int], place: str) -> range:
+def _free(data: Mapping[str, Any], place: str) -> Open:
     numbers = range(int(data["least"]), int(data["most"]) + 1, int(data["step"]))
-    if not numbers or range_of(numbers) != data:
-        raise ConfigError(f"{place} is {dict(data)}: expected the least, and the most by steps from there")
-    return numbers
+    sizes = Open(numbers, tuple(map(int, data.get("matter", ()))))
+    if not numbers or range_of(sizes) != data or any(n not in numbers for n in sizes.matter):
+        raise ConfigError(
+            f"{place} is {dict(data)}: expected the least, and the most by steps from there, and among these the sizes "
+            "that matter"
+        )
+    return sizes
 
 
 def _constant(data: Any, place: str) -> FixedInput:

@@ -16,6 +16,7 @@ from modelc.compile.free_bounds import default_ranges
 from modelc.compile.inputs import applied, as_chosen, made_for
 from modelc.compile.limits import Limits
 from modelc.compile.open_sizes import OpenRun, check_one_variant
+from modelc.compile.opened import Open
 from modelc.compile.pipeline import Run, default_threads
 from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
@@ -53,7 +54,7 @@ def compile_request(request: CompileRequest) -> CompileResult:
     settings = request.settings(otherwise).fixing(request.fixed)
     with blaming(f"model {path}"):
         wanted = as_chosen(locked, request.fixed, settings.inputs)
-        ranges = {name: numbers for name, numbers in wanted.dims.items() if isinstance(numbers, range)}
+        ranges = {name: numbers for name, numbers in wanted.dims.items() if isinstance(numbers, Open)}
         if request.choices is None and _may_be_open(request, wanted, settings):
             ranges |= _left_open(path, wanted, ranges)
         numbers = {name: (of_one[0],) for name, of_one in ranges.items() if len(of_one) == 1}
@@ -101,15 +102,15 @@ def _may_be_open(request: CompileRequest, wanted: Inputs, settings: Config) -> b
     """Whether dimensions that nothing is said of are left open: not beside several variants, nor where something else
     needs numbers."""
     variants = len(wanted.shapes) > 1 or any(
-        len(numbers) > 1 for numbers in wanted.dims.values() if not isinstance(numbers, range)
+        len(numbers) > 1 for numbers in wanted.dims.values() if not isinstance(numbers, Open)
     )
     needing = (request.recipe, request.weights, request.inputs, request.shapes, request.emit_onnx, request.calibrate)
     own_database = isinstance(request.database, str | Path)
     plain = settings.policy.precision == "f32" and request.precision != INT8 and not own_database
-    return plain and not variants and not any((*needing, wanted.states, wanted.pad_dims, wanted.pad_values))
+    return plain and not variants and not any((*needing, wanted.states))
 
 
-def _left_open(path: Path, wanted: Inputs, ranges: Mapping[str, range]) -> dict[str, range]:
+def _left_open(path: Path, wanted: Inputs, ranges: Mapping[str, Open]) -> dict[str, Open]:
     """The ranges of dimensions that nothing is said of."""
     numbers = {name: given[0] for name, given in wanted.dims.items() if len(given)}
     _, partly = looked_at(read_outline(path).graph, {}, numbers, wanted.constants)
@@ -117,13 +118,14 @@ def _left_open(path: Path, wanted: Inputs, ranges: Mapping[str, range]) -> dict[
     if not names or any(extents is None for extents in partly.values()):
         return {}
     middle = {name: (numbers[len(numbers) // 2],) for name, numbers in ranges.items() if len(numbers)}
-    return default_ranges(path, partly, names, ((), {**wanted.dims, **middle}, wanted.constants))
+    found = default_ranges(path, partly, names, ((), {**wanted.dims, **middle}, wanted.constants))
+    return {name: Open(numbers) for name, numbers in found.items()}
 
 
 def _of_any_size(
     request: CompileRequest,
     wanted: Inputs,
-    ranges: Mapping[str, range],
+    ranges: Mapping[str, Open],
     settings: Config,
     target: Target | None,
     digest: str,
@@ -165,7 +167,7 @@ def _of_any_size(
         form=request.form(target.triple),
         store=request.store,
         limits=Limits(request.max_params, request.max_arena, request.max_library),
-        notes=(f"takes {open_sizes}; --dim NAME=A..B, or NAME=N, says otherwise",),
+        notes=(f"takes {open_sizes}; --dim NAME=A..B@N, or NAME=N, says otherwise",),
         alike=True,
         free=open_sizes.free,
         any_size=open_sizes,

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from modelc.compile.fixed import BY_NAME, Inputs
-from modelc.compile.options import flag_of, sizes
+from modelc.compile.opened import Open
+from modelc.compile.options import sizes
 from modelc.errors import ConfigError, TargetError
 from modelc.passes import Spec, make_pass
 from modelc.policy import SCHEDULES, Policy
@@ -56,10 +57,11 @@ SECTIONS: Mapping[str, Any] = {
     },
 }
 LATER: Mapping[str, Mapping[str, Any]] = {  # keys that configurations, and choices, of before them lack
-    "inputs": {"states": {}, "pad_dims": [], "pad_values": {}, "bounds": {}},
+    "inputs": {"states": {}, "bounds": {}},
     "schedule": {"strassen": False},
     "verify": {"check": "default", "f16": asdict(F16)},
 }
+GONE = ("pad_dims", "pad_values")  # of `inputs`, which those of before have: nothing is filled up any more
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,7 @@ class Config:
         return replace(self, policy=replace(self.policy, **changes))
 
     def fixing(self, inputs: Inputs) -> Config:
-        """This configuration with what else is fixed of inputs that a package keeps: states, padded dimensions, bounds,
-        and the numbers to fill inputs up with."""
+        """This configuration with what else is fixed of inputs that a package keeps: states and bounds."""
         section = self.inputs
         merged = inputs.over(section)
         return replace(self, inputs=replace(merged, shapes=(), dims=section.dims, constants=section.constants))
@@ -131,10 +132,9 @@ class Config:
             "inputs": {
                 **{key: dict(getattr(self.inputs, key)) for key in BY_NAME if self.inputs.bounds or key != "bounds"},
                 "dims": {
-                    name: flag_of(sizes) if isinstance(sizes, range) else list(sizes)
+                    name: str(sizes) if isinstance(sizes, Open) else list(sizes)
                     for name, sizes in self.inputs.dims.items()
                 },
-                "pad_dims": list(self.inputs.pad_dims),
             },
             "simplify": list(self.simplify),
             "precision": self.policy.precision,
@@ -177,6 +177,14 @@ def parse_config(tree: Any, source: str) -> Config:
     if isinstance(tree, dict):
         tree = {"tune": {"joint": JOINT}, **tree}
         tree |= {name: {**keys, **tree[name]} for name, keys in LATER.items() if isinstance(tree.get(name), dict)}
+        if isinstance(of_inputs := tree.get("inputs"), dict):
+            for key in GONE:
+                if of_inputs.get(key):
+                    raise ConfigError(
+                        f"{source}: inputs.{key} is {shown(of_inputs[key])}: nothing is filled up any more; leave "
+                        "a dimension open in `dims` instead, such as seq: 1..128"
+                    )
+            tree["inputs"] = {key: given for key, given in of_inputs.items() if key not in GONE}
     top = _checked(tree, SECTIONS, source)
     for one in top["simplify"]:
         make_pass(one)
@@ -211,11 +219,6 @@ def _inputs(tree: Any, source: str) -> Inputs:
     section = dict(_section(tree, source, "inputs", tuple(row.name for row in rows)))
     for row in rows:
         place, given = f"{source}: inputs.{row.name}", section[row.name]
-        if row.name == "pad_dims":
-            if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
-                raise ConfigError(f"{place} is {shown(given)}; expected a list of names")
-            section["pad_dims"] = tuple(dict.fromkeys(given))
-            continue
         if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
             raise ConfigError(f"{place} is {shown(given)}; expected a mapping from names")
         for name, value in given.items():

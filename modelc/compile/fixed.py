@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from modelc.compile.opened import is_range
+
 if TYPE_CHECKING:
     from modelc.frontend.steering.flags import Given, Shapes
-
-_RANGE = re.compile(r"(0|[1-9][0-9]{0,9})\.\.(0|[1-9][0-9]{0,9})(:[1-9][0-9]{0,9})?")
-
-
-def is_range(given: Any) -> bool:
-    """Whether it is the text of a range: 1..512."""
-    return isinstance(given, str) and bool(_RANGE.fullmatch(given))
 
 
 def _by_name(fits: Callable[[Any], bool], expected: str) -> Any:
@@ -33,23 +27,20 @@ class Inputs:
         lambda given: (
             is_range(given) or (all(type(n) is int and 0 <= n < 1 << 31 for n in _each(given)) and bool(_each(given)))
         ),
-        "a whole number, a list of them, or a range for a package of any size, 1..512 or 32..1280:32",
+        "a whole number, a list of them, or a range for a package of any size, 1..512, 32..1280:32 or 1..512@16,128",
     )
     constants: Mapping[str, Given] = _by_name(
         lambda given: isinstance(given, str) or all(isinstance(one, int | float) for one in _each(given)),
         "a number, true, false, a list of them, or the path of a .npy file",
     )
     states: Mapping[str, str] = _by_name(lambda given: isinstance(given, str), "the name of an output")
-    pad_dims: tuple[str, ...] = ()
-    pad_values: Mapping[str, float] = _by_name(lambda given: isinstance(given, int | float), "a number")
     bounds: Mapping[str, int] = _by_name(
         lambda given: type(given) is int and 0 < given < 1 << 31, "a whole number from 1"
     )
 
     def over(self, under: Inputs) -> Inputs:
         """These, and of `under` what they leave open."""
-        both = {name: {**getattr(under, name), **getattr(self, name)} for name in BY_NAME}
-        return Inputs(self.shapes, pad_dims=tuple(dict.fromkeys((*under.pad_dims, *self.pad_dims))), **both)
+        return Inputs(self.shapes, **{name: {**getattr(under, name), **getattr(self, name)} for name in BY_NAME})
 
 
 BY_NAME = tuple(row.name for row in fields(Inputs) if "fits" in row.metadata)

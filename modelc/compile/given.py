@@ -28,7 +28,7 @@ class Taken(NamedTuple):
     dims: Dims | None
 
     def fits(self, kind: Kind) -> bool:
-        """Padded dimensions may be shorter than a package's."""
+        """Of a package whose sizes are free these are the most."""
         if self.dtype is not None and not kind.holds(self.dtype):
             return False
         return self.dims is None or (

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from modelc.compile.choices import Choices
 from modelc.compile.fixed import Inputs
-from modelc.compile.options import flag_of
+from modelc.compile.opened import Open
 from modelc.errors import ConfigError, ModelError
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.steering.flags import Steered, steerable, steered
 from modelc.frontend.steering.specialise import Dims, declared_shapes, free_flags
 from modelc.ir.graph import Graph, Value, sized
 from modelc.package import FixedInput, TensorInfo
-from modelc.package.padding import Padding
 from modelc.verify.check import check_feed, without_constants
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -31,9 +30,9 @@ def applied(fixed: Inputs, model: Path, data: Arrays | None = None) -> Steered:
     """What is fixed, as it comes to for the model. Raises ModelError, InputError; ConfigError for a dimension that is
     left open, as compile alone can."""
     for name, numbers in fixed.dims.items():
-        if isinstance(numbers, range):
+        if isinstance(numbers, Open):
             raise ConfigError(
-                f"--dim {name}={flag_of(numbers)} leaves a dimension open, as compile alone can: expected a number "
+                f"--dim {name}={numbers} leaves a dimension open, as compile alone can: expected a number "
                 f"here, such as --dim {name}={numbers[-1] if numbers else 1}"
             )
     return steered(model, fixed.shapes, fixed.dims, fixed.constants, data)
@@ -56,8 +55,6 @@ def divided(fixed: Inputs, models: Sequence[Path]) -> list[Inputs]:
             part(fixed.dims, free, every[1]),
             part(fixed.constants, own, every[0]),
             part(fixed.states, own, every[0]),
-            tuple(part(dict.fromkeys(fixed.pad_dims), free, every[1])),
-            part(fixed.pad_values, own, every[0]),
             fixed.bounds,
         )
         for own, free in known
@@ -139,17 +136,10 @@ def _open_where_empty(dims: Dims | None, shape: tuple[int, ...]) -> Dims | None:
     return tuple(d if isinstance(d, str) and n == 0 else n for d, n in zip(dims, shape, strict=True))
 
 
-def fitting(
-    data: Arrays,
-    graphs: Sequence[Graph],
-    constants: Arrays,
-    states: Mapping[str, str],
-    padding: Padding | None,
-    model: Path,
-) -> Arrays:
+def fitting(data: Arrays, graphs: Sequence[Graph], constants: Arrays, states: Mapping[str, str], model: Path) -> Arrays:
     """The data without the constants; states are not given. Raises InputError where it fits no variant, before any
     work."""
     rest = without_constants(constants, data)
     taken = [[TensorInfo(v.name, v.dtype, v.shape) for v in _given(g, states)] for g in graphs]
-    check_feed(taken, rest, f"the model {model}", padding)
+    check_feed(taken, rest, f"the model {model}")
     return rest

@@ -16,7 +16,8 @@ from modelc.compile.any_size import AnySize, NeedsLargest, generalised_program, 
 from modelc.compile.choices import Shapes
 from modelc.compile.config import Config
 from modelc.compile.fixed import Inputs
-from modelc.compile.options import flag_of
+from modelc.compile.opened import Open
+from modelc.compile.pinned import pin_extents
 from modelc.compile.pipeline import QUANTIZING, Built, Run, place_of
 from modelc.compile.programs import Programs
 from modelc.compile.publish import Comparison, publish
@@ -32,9 +33,9 @@ from modelc.frontend.steering.specialise import declared_shapes, free_inputs, re
 from modelc.ir.block import Task
 from modelc.ir.generalise import instance, nest_at
 from modelc.ir.graph import Graph
-from modelc.ir.program import Program
+from modelc.ir.program import Program, check_places
 from modelc.ir.sizes import DependsOnSize, Sizes, is_sized, text_of
-from modelc.package import Plan, TensorInfo, run_of
+from modelc.package import Plan, TensorInfo, run_of, sizes_sentence
 from modelc.plan.program import Compiled
 from modelc.space.any_size import Looks, accepted_at_all_sizes, chosen_at_all_sizes, prepared
 from modelc.space.choose import Chosen
@@ -45,14 +46,12 @@ LOOKS = 8  # imports at the samples until it is known which nodes are loops
 INSTEAD = "give a dimension that is left open a number"
 
 
-def check_one_variant(request: CompileRequest, wanted: Inputs, ranges: Mapping[str, range], settings: Config) -> None:
+def check_one_variant(request: CompileRequest, wanted: Inputs, ranges: Mapping[str, Open], settings: Config) -> None:
     """Raises ConfigError for what a package for any size cannot be asked for as well."""
     several = [name for name, numbers in wanted.dims.items() if name not in ranges and len(numbers) > 1]
     asked = {
         "several --shape, which make variants": len(wanted.shapes) > 1,
         f"several numbers for --dim {', '.join(several)}, which make variants": bool(several),
-        "--pad-dim, which fills inputs up": bool(wanted.pad_dims),
-        "--pad-value, which fills inputs up": bool(wanted.pad_values),
         "--calibrate, or layers in int8": request.recipe is not None
         or request.calibrate is not None
         or request.precision == INT8,
@@ -63,7 +62,7 @@ def check_one_variant(request: CompileRequest, wanted: Inputs, ranges: Mapping[s
     }
     what = next((name for name, is_asked in asked.items() if is_asked), None)
     if what is not None:
-        dims = " ".join(f"--dim {name}={flag_of(numbers)}" for name, numbers in ranges.items())
+        dims = " ".join(f"--dim {name}={numbers}" for name, numbers in ranges.items())
         raise ConfigError(f"{dims} asks for one package of any size, which does not go with {what}: leave out one")
 
 
@@ -90,16 +89,22 @@ class OpenRun(Run):
                 raise ModelError(f"sizes say how often node {name!r} runs, and it cannot be a loop: {why}")
             if self.loops is None and loops == {name for trips in looks for name in trips.counts}:
                 self.loops = loops
-                return graphs
             if self.loops is not None and loops <= self.loops:
+                if len(graphs) == len(self.any_size.samples):
+                    pin_extents(self.any_size, graphs, self.original_at)
                 return graphs
             self.loops = loops | (self.loops or frozenset())
         raise ModelError("which nodes run more often at larger sizes depends on which others are loops")
 
+    def original_at(self, run: Sizes) -> Graph:
+        """The model as it is imported in a run."""
+        trips, bounds = Trips(self.loops or frozenset()), self.config.inputs.bounds
+        return import_model(self.model, self.shapes_at(run), self.constants, bounds, trips)
+
     @property
-    def ranges(self) -> Mapping[str, range]:
+    def opened(self) -> Mapping[str, Open]:
         """The dimensions of the inputs that the package leaves open."""
-        return self.any_size.ranges
+        return self.any_size.opened
 
     def shapes_at(self, run: Sizes) -> Shapes:
         """The shapes of the model's inputs in a run."""
@@ -239,9 +244,12 @@ class OpenRun(Run):
 
     def blueprint_at(self, run: Sizes, general: Program, schedules: Mapping[str, Chosen]) -> Blueprint:
         """What the kernels are judged by in a run."""
-        shapes, trips = self.shapes_at(run), Trips(self.loops or frozenset())
-        graph = import_model(self.model, shapes, self.constants, self.config.inputs.bounds, trips)
+        graph = self.original_at(run)
         program = program_at(general, instance(replace(general, constants={}), run))
+        try:
+            check_places(program, f"at {sizes_sentence(self.any_size.dims(run))}")
+        except InvalidIR as wrong:
+            raise ModelError(f"what is computed is not said right for every size: {wrong}; {INSTEAD}") from None
         scheduled = dict[str, Scheduled]()
         for bound, here in zip(general.kernels, program.kernels, strict=True):
             kernel = schedules[bound.task.hash]

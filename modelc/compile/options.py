@@ -8,8 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from modelc.compile.opened import Open
+
 MOST_DIMENSIONS = 32
 MOST_NUMBERS = 1 << 12  # of one --dim or --constant
+MOST_MATTERING = 8  # sizes of one dimension: schedules are priced at each
 _SIZE = re.compile(r"0|[1-9][0-9]{0,9}")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _REAL = re.compile(r"[+-]?([0-9]{1,400}\.?[0-9]{0,400}|\.[0-9]{1,400})([eE][+-]?[0-9]{1,4})?|[+-]?inf|nan")
@@ -105,23 +108,32 @@ def pairs(
 
 
 def sizes(text: str) -> Sequence[int] | None:
-    """16, 16|32, or a range for a package of any size: 1..512, or 32..1280:32."""
+    """16, 16|32, or for a package of any size 1..512, 32..1280:32, or with the sizes that matter 1..512@16,128."""
     if ".." in text:
-        limits, _, step = text.partition(":")
+        limits, at, those = text.partition("@")
+        limits, _, step = limits.partition(":")
         ends = [_size(number) for number in (*limits.split("..", 1), step or "1")]
-        if None in ends:
-            raise ValueError("NAME=1..512, or NAME=32..1280:32 in steps of 32, whole numbers below 2^31")
+        matter = tuple(dict.fromkeys(map(_size, those.split(",")))) if at else ()
+        if None in ends or None in matter:
+            raise ValueError(
+                "NAME=1..512, or NAME=32..1280:32 in steps of 32, whole numbers below 2^31; the sizes that matter most "
+                "behind: NAME=1..512@16,128"
+            )
         least, most, by = (int(n) for n in ends if n is not None)
-        return range(least, most + 1, by) if by else None
+        if not by:
+            return None
+        numbers = Open(range(least, most + 1, by), tuple(int(n) for n in matter if n is not None))
+        if outside := [n for n in numbers.matter if n not in numbers]:
+            steps = f" in steps of {by}" * (by > 1)
+            raise ValueError(
+                f"sizes that matter among those of the dimension, {least} to {most}{steps}; {outside[0]} is not"
+            )
+        if len(numbers.matter) > MOST_MATTERING:
+            raise ValueError(f"at most {MOST_MATTERING} sizes that matter")
+        return numbers
     given = [_size(size) for size in text.split("|")[: MOST_NUMBERS + 1]]
     known = tuple(dict.fromkeys(size for size in given if size is not None))
     return None if None in given or len(given) > MOST_NUMBERS else known
-
-
-def flag_of(numbers: range) -> str:
-    """The text that sizes() reads as a range."""
-    step = f":{numbers.step}" if numbers.step > 1 else ""
-    return f"{numbers.start}..{numbers[-1] if numbers else numbers.stop - 1}{step}"
 
 
 def constant(text: str) -> Any:

@@ -28,7 +28,7 @@ from modelc.compile.config import Config
 from modelc.compile.inputs import check_elements, check_states, fitting
 from modelc.compile.limits import Limits
 from modelc.compile.machine_code import MachineCode
-from modelc.compile.padding import padding_of
+from modelc.compile.opened import Open
 from modelc.compile.precision import Added, Arrays, constant_bytes, errors_added, ways
 from modelc.compile.programs import Partitioning, Programs, parameter_bytes
 from modelc.compile.publish import Comparison, WrongByFiltering, offering_no_verify, publish
@@ -62,7 +62,6 @@ from modelc.package import (
     write_package,
 )
 from modelc.package.form import prefix_of
-from modelc.package.padding import Padding
 from modelc.package.spec import FreeSize
 from modelc.partition.draft import Prepared, prepared
 from modelc.partition.narrow_products import narrowing, require
@@ -98,13 +97,11 @@ def default_threads() -> int:
 
 @dataclass(frozen=True)
 class Imported:
-    """A model as Graphs, one for each set of shapes: as they were imported, and simplified. `padding`: how inputs may
-    be shorter; `inputs`: the data to verify with that is no constant; `real`: what is quantized and multiplied in
-    float32, and why."""
+    """A model as Graphs, one for each set of shapes: as they were imported, and simplified. `inputs`: the
+    data to verify with that is no constant; `real`: what is quantized and multiplied in float32, and why."""
 
     originals: tuple[Graph, ...]
     graphs: tuple[Graph, ...]
-    padding: Padding | None
     inputs: Mapping[str, NDArray[Any]] | None
     real: Reasons
 
@@ -153,7 +150,7 @@ class Run:
     free: tuple[FreeSize, ...] = ()  # sizes that the package leaves open
 
     @property
-    def ranges(self) -> Mapping[str, range]:
+    def opened(self) -> Mapping[str, Open]:
         """The dimensions of the inputs that the package leaves open."""
         return {}
 
@@ -294,10 +291,9 @@ class Run:
             check_states(originals, states)
             for graph in originals:
                 check_elements(self.model, graph)
-            padding = padding_of(self.model, originals, self.constants, self.config.inputs)
             inputs = self.inputs
             if inputs is not None:
-                inputs = fitting(inputs, originals, self.constants, states, padding, self.model)
+                inputs = fitting(inputs, originals, self.constants, states, self.model)
             for graph in originals if self.stages.dumping else ():
                 dump(show_graph(graph, SHOWN_ELEMENTS))
         with self.stages.stage("simplify", f"{sum(len(g.nodes) for g in originals)} nodes") as dump:
@@ -305,7 +301,7 @@ class Run:
             graphs = [self._simplified(graph, real) for graph in originals]
             for graph in graphs if self.stages.dumping else ():
                 dump(show_graph(graph, SHOWN_ELEMENTS))
-        return Imported(tuple(originals), tuple(graphs), padding, inputs, real)
+        return Imported(tuple(originals), tuple(graphs), inputs, real)
 
     def originals(self, bounds: Mapping[str, int]) -> Sequence[Graph]:
         """The model as it is imported at each set of shapes."""
@@ -498,7 +494,7 @@ class Run:
         made_for = (__version__, self.digest, self.target, self.shapes, constants, self.config)
         cut = (occurrences(programs.rounded), programs.kept, programs.layouts)
         origin, left_out = kept_origin(read_outline(self.model))
-        chosen = Choices(*made_for, tasks, *cut, self.recipe, self.imported.real, self.ranges)
+        chosen = Choices(*made_for, tasks, *cut, self.recipe, self.imported.real, self.opened)
         return PackageSpec(
             name=self.model.stem,
             target=PackageTarget(self.target.name, self.target.triple, self.target.features),
@@ -516,7 +512,6 @@ class Run:
             ),
             origin=origin,
             constants=constants,
-            padding=None if expose else self.imported.padding,
             bounds=self.config.inputs.bounds,
             form=Form() if expose else self.form,
         )

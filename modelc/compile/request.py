@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modelc.cache.store import Store, user_store
-from modelc.compile.fixed import Inputs, is_range
-from modelc.compile.options import argument, bound, constant, listed, number, option, pairs, shape_texts, share, sizes
+from modelc.compile.fixed import Inputs
+from modelc.compile.opened import Open, is_range
+from modelc.compile.options import argument, bound, constant, listed, option, pairs, shape_texts, share, sizes
 from modelc.compile.stages import STAGES
 from modelc.errors import ConfigError, InputError
 from modelc.frontend.load.given import UNNAMED, ModelSource
@@ -49,10 +50,11 @@ class Request:
     dims: Mapping[str, int | Sequence[int]] | None = option(
         None,
         "Fixes a free dimension by its name, everywhere. Several numbers: a variant each. Two with dots between: one "
-        "package for every size from the one to the other, in steps of S.",
-        "NAME=N|M...|A..B[:S]",
+        "package for every size from the one to the other, in steps of S; what follows @ are sizes that matter most.",
+        "NAME=N|M...|A..B[:S][@N,...]",
         doc='Numbers for free dimensions by their names, `{"batch": 8}`; each of several numbers makes a variant. A '
-        "range is for a package of any size in it: `range(1, 513)`, `range(32, 1281, 32)`.",
+        "range is for a package of any size in it: `range(1, 513)`, `range(32, 1281, 32)`; or the text of the command "
+        'line, `"1..512@16,128"`, with the sizes that matter most, for which schedules are chosen.',
         several=True,
         read=pairs("NAME=16 once for each name, or NAME=16|32 for several variants, whole numbers below 2^31", sizes),
         yaml="model",
@@ -81,21 +83,6 @@ class Request:
         "INPUT=OUTPUT",
         several=True,
         read=pairs("INPUT=OUTPUT once for each input", str, first=True),
-        yaml="model",
-    )
-    pad_dims: str | Sequence[str] = option(
-        (),
-        "Inputs may be shorter along this dimension: filled up to the smallest variant, and outputs cut back.",
-        "NAME",
-        several=True,
-        yaml="model",
-    )
-    pad_values: Mapping[str, float] | None = option(
-        None,
-        "What an input is filled up with in place of zeros.",
-        "INPUT=VALUE",
-        several=True,
-        read=pairs("INPUT=VALUE once for each input, a number", number),
         yaml="model",
     )
     bounds: Mapping[str, int] | None = option(
@@ -145,8 +132,6 @@ class Request:
             dim_sizes(self.dims or {}),
             self.constants or {},
             self.states or {},
-            several(self.pad_dims),
-            self.pad_values or {},
             self.bounds or {},
         )
 
@@ -362,6 +347,8 @@ def shape_sets(given: GivenShapes | Sequence[GivenShapes]) -> tuple[Shapes, ...]
 
 def _numbers(given: int | Sequence[int] | str) -> Sequence[int]:
     if isinstance(given, range):
+        return Open(given)
+    if isinstance(given, Open):
         return given
     if isinstance(given, str):  # as modelc.yaml has it
         numbers = sizes(given) if is_range(given) else None

@@ -2,7 +2,8 @@
 
 A number is tried as
 
-    a * ((s + b) // c) + d        of one Size: what windows, strides and shifts make of an extent; or of such a number
+    a * ((s + b) // c) + d        of one Size: what windows, strides and shifts make of an extent; of
+                                  another known number: tiles along it
     e * f, e + f + d              of two such numbers, of the same Size or of several: strides, elements, offsets
 
 and holds where all samples agree. What is explained is a conjecture: verification at other sizes decides.
@@ -10,19 +11,21 @@ and holds where all samples agree. What is explained is a conjecture: verificati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import reduce
 from math import gcd
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelc.ir.expr import Const, Expr, Size, op
 from modelc.ir.sizes import Sizes, expr_of, sized
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 100, 128, 160, 200, 256, 320, 400, 512, 640)
 UNUSUAL = (7, 9, 14, 18)  # of Winograd's tiles alone
+MOST_QUOTIENTS = 1 << 12
+MOST_FACTORS = 3
 
 Values = tuple[int, ...]  # of one number, at each sample
 
@@ -39,10 +42,11 @@ class Explained:
     sizes: tuple[Size, ...]
     samples: tuple[Sizes, ...]
     numbers: dict[Values, int] = field(default_factory=dict)
+    refused: dict[Values, int] = field(default_factory=dict)  # what no expression gives, and how many were known then
 
     def __post_init__(self) -> None:
         for size in self.sizes:
-            self.numbers.setdefault(self._sizes_of(size), sized(size))
+            self.numbers.setdefault(tuple(run[size.name] for run in self.samples), sized(size))
 
     def of(self, places: Sequence[int]) -> Explained:
         """What some of the samples say."""
@@ -53,12 +57,23 @@ class Explained:
         """The number with these values at the samples. Raises Unexplained."""
         if len(set(values)) == 1:
             return values[0]
+        if values not in self.numbers and self.refused.get(values) != len(self.numbers):
+            expr = self._simple(values) or self._product(values) or self._sum(values) or self._of_number(values)
+            if expr is not None:
+                self.numbers[values] = sized(expr)
+            else:
+                self.refused[values] = len(self.numbers)
         if values not in self.numbers:
-            expr = self._of_one_size(values) or self._product(values) or self._sum(values) or self._of_number(values)
-            if expr is None:
-                raise Unexplained(f"no expression of {self._names()} gives {self._shown(values)}")
-            self.numbers[values] = sized(expr)
+            raise Unexplained(f"no expression of {self._names()} gives {self._shown(values)}")
         return self.numbers[values]
+
+    def _simple(self, values: Values) -> Expr | None:
+        """What is known, a multiple of it and a constant, or a quotient."""
+        if len(set(values)) == 1:
+            return Const(values[0])
+        if values in self.numbers:
+            return expr_of(self.numbers[values])
+        return self._scaled(values) or self._of_one_size(values)
 
     def _names(self) -> str:
         return ", ".join(size.name for size in self.sizes)
@@ -70,41 +85,56 @@ class Explained:
     # --- one Size -------------------------------------------------------------------------------------------------
 
     def _of_one_size(self, values: Values) -> Expr | None:
-        whole = (_quotient(size, self._sizes_of(size), values) for size in self.sizes)
-        return next((expr for expr in whole if expr is not None), None)
+        return self._quotient(((size, tuple(run[size.name] for run in self.samples)) for size in self.sizes), values)
 
     def _of_number(self, values: Values) -> Expr | None:
-        """The same of a known number that is no Size: tiles along an extent."""
-        whole = (_quotient(expr_of(number), at, values) for at, number in [*self.numbers.items()])
-        return next((expr for expr in whole if expr is not None), None)
+        """The same of a known number."""
+        return self._quotient(((expr_of(number), at) for at, number in [*self.numbers.items()]), values)
 
-    def _sizes_of(self, size: Size) -> Values:
-        return tuple(run[size.name] for run in self.samples)
+    def _quotient(self, numbers: Iterable[tuple[Expr, Values]], values: Values) -> Expr | None:
+        """A quotient of one of these numbers, of which each is what it is at the samples."""
+        for number, at in numbers:
+            by_number: dict[int, int] = {}
+            if all(by_number.setdefault(n, value) == value for n, value in zip(at, values, strict=True)):
+                fits = quotients(by_number, 1)
+                if fits:
+                    return fits[0].of(number)
+        return None
 
     # --- products and sums ----------------------------------------------------------------------------------------
 
-    def _product(self, values: Values) -> Expr | None:
-        """A known number that divides the values, times what is left."""
+    def _scaled(self, values: Values) -> Expr | None:
+        """A known number, times a whole one and with another one added: of several the one with the least added."""
+        other = next(k for k, n in enumerate(values) if n != values[0])
+        rise, found = values[other] - values[0], list[tuple[int, int, int]]()
+        for key, known in self.numbers.items():
+            run = key[other] - key[0]
+            if run and rise % run == 0:
+                times = rise // run
+                more = values[0] - times * key[0]
+                if all(n == times * k + more for n, k in zip(values, key, strict=True)):
+                    found.append((times, more, known))
+        if not found:
+            return None
+        times, more, known = min(found, key=lambda one: (abs(one[1]), abs(one[0])))
+        return op("add", op("mul", expr_of(known), times), more)
+
+    def _product(self, values: Values, factors: int = MOST_FACTORS) -> Expr | None:
+        """A known number that divides the values, times what is left, which may be a product again."""
         if min(values) <= 0:
             return None
-        common = reduce(gcd, values)
         for divisor, known in sorted(self.numbers.items(), key=lambda item: -max(item[0])):
             if min(divisor) > 1 and divisor != values and all(n % d == 0 for n, d in zip(values, divisor, strict=True)):
                 left = tuple(n // d for n, d in zip(values, divisor, strict=True))
-                other = self._left(left)
+                other = self._simple(left) or (self._product(left, factors - 1) if factors > 2 else None)
                 if other is not None:
                     return op("mul", expr_of(known), other)
+        common = reduce(gcd, values)
         if common > 1:
-            other = self._left(tuple(n // common for n in values))
+            left = tuple(n // common for n in values)
+            other = self._simple(left) or self._sum(left)
             return None if other is None else op("mul", other, common)
         return None
-
-    def _left(self, values: Values) -> Expr | None:
-        try:
-            number = self.number(values)
-        except Unexplained:
-            return None
-        return expr_of(number)
 
     def _sum(self, values: Values) -> Expr | None:
         """A known number, times a whole number, and what is left."""
@@ -119,30 +149,42 @@ class Explained:
         return None
 
 
-def _quotient(number: Expr, at: Values, values: Values) -> Expr | None:
-    """a * ((number + b) // c) + d, with the smallest usual c, where the number is `at` when they are `values`."""
-    by_number: dict[int, int] = {}
-    if not all(by_number.setdefault(n, value) == value for n, value in zip(at, values, strict=True)):
-        return None
-    points = np.array(sorted(by_number.items()), np.int64)
-    places, numbers = points[:, :1], points[:, 1:]
-    run, rise = int(places[-1, 0] - places[0, 0]), int(numbers[-1, 0] - numbers[0, 0])
-    common = gcd(*(int(n) for n in np.diff(numbers[:, 0])))  # a divides it
+@dataclass(frozen=True)
+class Quotient:
+    """a * ((s + b) // c) + d"""
+
+    a: int
+    b: int
+    c: int
+    d: int
+
+    def of(self, number: Expr) -> Expr:
+        return op("add", op("mul", op("floordiv", op("add", number, self.b), self.c), self.a), self.d)
+
+    def at(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.a * ((numbers + self.b) // self.c) + self.d
+
+
+def quotients(values: Mapping[int, int], most: int = MOST_QUOTIENTS) -> list[Quotient]:
+    """The quotients through all values by a number, at most so many: those with the smallest usual c first, and of
+    these the shifts that operators make."""
+    points = np.array(sorted(values.items()), np.int64)
+    at, numbers = points[:, :1], points[:, 1:]
+    run, rise = int(at[-1, 0] - at[0, 0]), int(numbers[-1, 0] - numbers[0, 0])
+    found: list[Quotient] = []
     for c in (*STEPS, *UNUSUAL):
         if c > run and c > 1:
             continue
         shifts = np.array(_shifts(c), np.int64)
-        quotients = (places + shifts) // c  # [points x shifts]
-        slope = Fraction(rise, run) * c
-        off = int(abs(slope) * c / run) + 1  # by roundings at both ends
-        near = (a for a in range(int(slope) - off, int(slope) + off + 1) if a and not common % a)
-        for a in sorted(near, key=lambda a: abs(a - slope)):
-            apart = numbers - a * quotients
-            right = np.flatnonzero((apart == apart[:1]).all(axis=0))
-            if right.size:
-                b, d = int(shifts[right[0]]), int(apart[0, right[0]])
-                return op("add", op("mul", op("floordiv", op("add", number, b), c), a), d)
-    return None
+        divided = (at + shifts) // c  # [points x shifts]
+        steps = [steps for steps in (run // c, run // c + 1) if steps and rise % steps == 0]  # of the quotient, in all
+        for a in sorted({rise // n for n in steps} - {0}, key=lambda a: abs(a * run - rise * c)):
+            apart = numbers - a * divided
+            for k in np.flatnonzero((apart == apart[:1]).all(axis=0)):
+                found.append(Quotient(a, int(shifts[k]), c, int(apart[0, k])))
+                if len(found) == most:
+                    return found
+    return found
 
 
 def _shifts(c: int) -> Sequence[int]:

@@ -197,10 +197,9 @@ def verify_program(program: Program, where: str) -> None:
     that it is bound to, every element is written once and before it is read, and no data that passes a Task's guards
     leads it outside a buffer."""
 
-    def fail(sentence: str) -> None:
-        raise InvalidIR(f"after {where}: program {program.name}: {sentence}")
-
-    _check_values(program, fail)
+    check_places(program, where)
+    fail = _failing(program, where)
+    _check_boundary(program, fail)
     names: set[str] = set()
     for bound in program.tasks:
         if bound.task.name in names or not bound.task.name.isidentifier():
@@ -214,7 +213,16 @@ def verify_program(program: Program, where: str) -> None:
 Fail = Callable[[str], None]
 
 
-def _check_values(program: Program, fail: Fail) -> None:
+def _failing(program: Program, where: str) -> Fail:
+    def fail(sentence: str) -> None:
+        raise InvalidIR(f"after {where}: program {program.name}: {sentence}")
+
+    return fail
+
+
+def check_places(program: Program, where: str) -> None:
+    """Raises InvalidIR, naming `where` (the pass), unless every value lies within its root."""
+    fail = _failing(program, where)
     for name, value in program.values.items():
         if name != value.name:
             fail(f"value {value.name!r} is listed as {name!r}")
@@ -232,6 +240,9 @@ def _check_values(program: Program, fail: Fail) -> None:
             fail(f"the view {name!r} has a layout that does more than reorder")
         if value.offset < 0 or value.offset + value.elements > root.elements:
             fail(f"{name!r} reaches outside its root {value.root!r}")
+
+
+def _check_boundary(program: Program, fail: Fail) -> None:
     for name in (*program.inputs, *program.outputs, *program.constants):
         value_ = program.values.get(name)
         if value_ is None or value_.is_view or value_.layout.primitives or value_.strides is not None:

@@ -14,7 +14,19 @@ from modelc.package.form import Form
 from modelc.package.link import compile_kernel, link_kernel, runtime_objects
 from modelc.package.manifest import SCHEMA_VERSION, FileInfo, Manifest
 from modelc.package.read import Package, at_sizes, read_choices, read_package, read_verification
-from modelc.package.runs import at_dims, at_given, at_inputs, dims_of, ranges_of, run_of, said_sizes, sizes_sentence
+from modelc.package.runs import (
+    at_dims,
+    at_given,
+    at_inputs,
+    dims_of,
+    mattering,
+    ranges_of,
+    run_of,
+    said_mattering,
+    said_sizes,
+    sizes_sentence,
+    why_usual,
+)
 from modelc.package.sources import RUNTIME
 from modelc.package.spec import ALIGNMENT, ArenaTensor, Argument, FixedInput, PackageSpec, PackageTarget, Plan, Step
 from modelc.package.tensor import TensorInfo
@@ -54,6 +66,7 @@ __all__ = [
     "lacking",
     "link_kernel",
     "machine_of",
+    "mattering",
     "ranges_of",
     "read_choices",
     "read_package",
@@ -62,9 +75,11 @@ __all__ = [
     "run_of",
     "run_package",
     "runtime_objects",
+    "said_mattering",
     "said_sizes",
     "sizes_sentence",
     "variant_for",
+    "why_usual",
     "write_package",
     "write_verification",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 
 from modelc.package.memory import memory_of
 from modelc.package.read import read_package
-from modelc.package.runs import at_dims, ranges_of, usual_run
+from modelc.package.runs import at_dims, ranges_of
 from modelc.package.spec import FixedInput, Plan, distinct_kernels
 from modelc.package.tensor import TensorInfo
 from modelc.runtime.shown import extent_text
@@ -48,9 +48,10 @@ def described(path: Path) -> dict[str, Any]:
                 "least": n[0],
                 "most": n[-1],
                 "step": n.step,
-                "usual": n.step * usual_run(m.variants[0])[name],
+                "usual": one.unit * one.usual,
+                "matter": [one.unit * number for number in one.matter],
             }
-            for name, n in ranges_of(free).items()
+            for one, (name, n) in zip(free, ranges_of(free).items(), strict=True)
         ],
         "constants": [_constant(constant) for constant in m.constants],
         "bounds": dict(m.bounds),

@@ -20,12 +20,10 @@ from modelc.package.emulators import emulator
 from modelc.package.glue import DTYPE_CODES
 from modelc.package.manifest import Linked
 from modelc.package.objects import Sources, lasting_folder, linked, objects_of
-from modelc.package.padding import Padding
-from modelc.package.padding import variant_for as smallest_variant
 from modelc.package.read import Package, read_manifest_of, read_package
 from modelc.package.runs import at_inputs
 from modelc.package.sources import HEADERS, RUNTIME
-from modelc.package.tensor import TensorInfo
+from modelc.package.tensor import TensorInfo, with_shapes
 from modelc.package.toolchain import find_toolchain, machine_of
 from modelc.package.watch import Watch, watched
 from modelc.runtime.bits import as_bits
@@ -78,11 +76,10 @@ def run_package(path: str | Path, inputs: Mapping[str, NDArray[Any]], check: boo
 
 
 def variant_for(package: Package, inputs: Mapping[str, NDArray[Any]]) -> int:
-    """The number of the variant with the inputs' shapes, or the smallest that they can be filled up to. Raises
-    InputError where there is none."""
+    """The number of the variant with the inputs' shapes. Raises InputError where there is none."""
     manifest = package.manifest
     shapes = [np.shape(inputs[t.name]) for t in manifest.variants[0].inputs if t.name in inputs]
-    number = smallest_variant([plan.inputs for plan in manifest.variants], manifest.padding, shapes)
+    number = with_shapes([plan.inputs for plan in manifest.variants], shapes)
     if number is None:
         takes = "; ".join(", ".join(f"{t.name} {list(t.shape)}" for t in plan.inputs) for plan in manifest.variants)
         raise InputError(f"{package.path} takes {takes}: give arrays of such shapes")
@@ -137,7 +134,7 @@ def run_emulated(
 
 def extents_flags(package: Package, variant: int, inputs: Mapping[str, NDArray[Any]]) -> list[str]:
     """What tells the driver the shapes of inputs, where they may have several; the last of its arguments."""
-    if package.manifest.padding is None and not package.runs:
+    if not package.runs:
         return []
     tensors = package.manifest.variants[variant].inputs
     return ["--extents", *(str(n) for tensor in tensors for n in np.shape(inputs[tensor.name]))]
@@ -178,17 +175,15 @@ def driver(package: Package) -> list[str]:
 
 def input_bytes(package: Package, variant: int, inputs: Mapping[str, NDArray[Any]]) -> bytes:
     """What the driver reads the inputs of a variant from. Raises InputError where they do not fit."""
-    manifest = package.manifest
-    return b"".join(_bytes_of(tensor, inputs, manifest.padding) for tensor in manifest.variants[variant].inputs)
+    return b"".join(_bytes_of(tensor, inputs) for tensor in package.manifest.variants[variant].inputs)
 
 
-def _bytes_of(tensor: TensorInfo, inputs: Mapping[str, NDArray[Any]], padding: Padding | None) -> bytes:
+def _bytes_of(tensor: TensorInfo, inputs: Mapping[str, NDArray[Any]]) -> bytes:
     if tensor.name not in inputs:
         raise InputError(f"the input '{tensor.name}' is missing")
     array = np.asarray(inputs[tensor.name], order="C")
     dtype = array.dtype.name
-    fits = tensor.shape == array.shape or padding is not None  # then the library looks
-    if not fits or array.dtype != _numpy_dtype(tensor.dtype):
+    if tensor.shape != array.shape or array.dtype != _numpy_dtype(tensor.dtype):
         raise InputError(
             f"input '{tensor.name}' is {dtype} {list(array.shape)}; the model takes {tensor.dtype} {list(tensor.shape)}"
         )

@@ -56,14 +56,12 @@ def plan_source(spec: PackageSpec, build_id: str, schema_version: int, params_sh
     }
     if spec.origin is not None and not spec.form.freestanding:  # where flash is short it is in the manifest alone
         metadata["origin"] = asdict(spec.origin)
-    padded_tables, padded_fields = _padded(spec)
     digest = ", ".join(f"0x{byte:02x}" for byte in bytes.fromhex(params_sha256))
     return f"""#include "modelc_runtime.h"
 
 {_declarations(spec.variants)}
 {"".join(variants)}{_parameters(spec)}
 {_table("mc_variant", "variants", [_variant_row(*variant) for variant in enumerate(spec.variants)], end=())}
-{padded_tables}
 {_table("char *const", "features", map(_c_string, spec.target.features), ["0"])}
 
 const mc_model mc_the_model = {{
@@ -79,7 +77,7 @@ const mc_model mc_the_model = {{
     .params_bytes = {spec.params_bytes}u,
     .slot_count = {max(len(plan.slots) for plan in spec.variants)},
     .params_sha256 = {{{digest}}},
-{padded_fields}{"    .params = mc_parameters," * spec.form.embed_params}
+{"    .params = mc_parameters," * spec.form.embed_params}
 }};
 
 {exported_source(spec.form)}"""
@@ -102,25 +100,6 @@ def _parameters(spec: PackageSpec) -> str:
     """Where parameters are that are in the library."""
     declared = "extern const uint8_t mc_parameters[]" if spec.params_bytes else "static const uint8_t mc_parameters[1]"
     return f"{declared};\n" if spec.form.embed_params else ""
-
-
-def _padded(spec: PackageSpec) -> tuple[str, str]:
-    """Tables of padded dimensions, what hangs on them, and what inputs are filled up with; members of the model."""
-    if (padding := spec.padding) is None:
-        return "", ""
-    sides = ((0, padding.inputs), (1, padding.outputs))
-    along = [_row(side, a.tensor, a.axis, a.dim) for side, those in sides for a in those]
-    bits = {fill.tensor: fill.bits for fill in padding.fills}
-    inputs = spec.variants[0].inputs
-    fills = [_row(f"{bits.get(k, 0)}u", DTYPE_BYTES[t.dtype]) for k, t in enumerate(inputs)]
-    tables = _table("char *const", "dims", map(_c_string, padding.dims), end=())
-    tables += _table("mc_along", "along", along, end=()) + _table("mc_fill", "fills", fills)
-    hanging = {a.tensor for a in padding.inputs}
-    most = max(sum(aligned(plan.inputs[k].bytes) for k in hanging) for plan in spec.variants)
-    return tables, (
-        f"    .dims = dims,\n    .along = along,\n    .fills = fills,\n    .filled_bytes = {most}u,\n"
-        f"    .dim_count = {len(padding.dims)},\n    .along_count = {len(along)},\n"
-    )
 
 
 def _declarations(plans: Iterable[Plan]) -> str:

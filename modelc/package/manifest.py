@@ -16,7 +16,6 @@ from modelc.ir.expr import Size
 from modelc.ir.origin import Origin
 from modelc.ir.sizes import is_sized, number_of, text_of
 from modelc.package.form import Form
-from modelc.package.padding import Padding
 from modelc.package.schema import Mismatch, compiled
 from modelc.package.spec import FixedInput, PackageTarget, Plan, check_plans
 from modelc.runtime.files import MANIFEST as NAME
@@ -77,7 +76,6 @@ class Manifest:
     variants: tuple[Plan, ...]
     verification: Mapping[str, Any] | None = None
     constants: tuple[FixedInput, ...] = ()  # inputs of the model that have been fixed
-    padding: Padding | None = None  # along which dimensions inputs may be shorter than a variant's
     origin: Origin | None = None  # what the model says of itself
     bounds: Mapping[str, int] = field(default_factory=dict)  # the most that values of the model can be, as a user said
 
@@ -95,7 +93,7 @@ class Manifest:
 
 _ABSENT = (
     *("stride", "loops", "control", "slots", "states", "sizes", "count", "condition", "go", "refusal"),
-    *("padding", "fills", "bounds", "on", "written", "extents", "takes", "free", "origin"),
+    *("bounds", "on", "written", "extents", "takes", "free", "matter", "origin"),
 )
 _NUMBERS = frozenset(  # that may depend on sizes
     {"extents", "extent", "offset", "stride", "shape", "strides", "low", "high", "limit", "flops", "bytes"}
@@ -142,7 +140,7 @@ def parsed(data: Mapping[str, Any], where: str) -> Manifest:
         assert isinstance(manifest, Manifest)
         params = manifest.params_bytes
         _check_files(manifest)
-        check_plans(manifest.variants, params, where, manifest.padding)
+        check_plans(manifest.variants, params, where)
     except PackageError as error:
         raise PackageError(f"{where} is damaged: {error}") from None
     for constant in manifest.constants:

@@ -47,9 +47,6 @@ def memory_of(manifest: Manifest, folder: Path) -> Memory:
     pieces = [max(len(p.slots) for p in plans) * pointer]  # as modelc_memory.c places them
     for plan in plans:
         pieces += [5 * 8, len(plan.sizes) * 8, len(plan.steps) * COUNTER * (not form.freestanding), pointer]
-    if manifest.padding is not None:
-        hanging = {along.tensor for along in manifest.padding.inputs}
-        pieces += [max(sum(aligned(p.inputs[k].bytes) for k in hanging) for p in plans), len(plans[0].inputs) * pointer]
     return Memory(
         arena=max(plan.arena_bytes for plan in plans),
         scratch=max(plan.scratch_bytes for plan in plans),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,30 @@ from modelc.runtime.shown import range_text
 
 
 def usual_run(plan: Plan) -> Sizes:
-    """The geometric middle of what each free size may be."""
-    return {size.name: isqrt(size.least * size.most) for size in plan.free}
+    """The first of the sizes that matter."""
+    return {size.name: size.usual for size in plan.free}
+
+
+def mattering(free: Sequence[FreeSize]) -> tuple[Sizes, ...]:
+    """The runs that matter most, as a user said: the first sizes of all dimensions, and each other one of a dimension
+    beside the first of the others. None where nobody said."""
+    if not any(size.matter for size in free):
+        return ()
+    first = {size.name: size.usual for size in free}
+    return (first, *({**first, size.name: n} for size in free for n in size.matter[1:]))
+
+
+def said_mattering(free: Sequence[FreeSize]) -> str:
+    """The sizes that matter, in words: what schedules are chosen for, and what commands run at."""
+    return ", ".join(f"{s.name}={', '.join(str(n * s.unit) for n in s.matter or (s.usual,))}" for s in free)
+
+
+def why_usual(free: Sequence[FreeSize]) -> str:
+    """Why commands run at the sizes that they say."""
+    if not any(size.matter for size in free):
+        return "a quarter of the most"
+    others = [f"{size.name}={n * size.unit}" for size in free for n in size.matter[1:]]
+    return "what matters" + f", as {', '.join(others)} does" * bool(others)
 
 
 def dims_of(plan: Plan, run: Sizes) -> dict[str, int]:

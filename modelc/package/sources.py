@@ -13,7 +13,7 @@ EVERYWHERE = (
     "modelc_memory.c",
     "modelc_range.c",
     "modelc_free.c",
-    "modelc_pad.c",
+    "modelc_fit.c",
     "modelc_text.c",
     "modelc_float.c",
     "modelc_features.c",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
@@ -17,7 +17,6 @@ from modelc.ir.generalise import instance
 from modelc.ir.origin import Origin
 from modelc.ir.sizes import Sizes, least, most, same, sized
 from modelc.package.form import Form, prefix_of
-from modelc.package.padding import Padding
 from modelc.package.tensor import DTYPE_BYTES, TensorInfo
 
 Space = Literal["arena", "params", "input", "output", "random", "slot", "size"]
@@ -225,7 +224,8 @@ class Extent:
 
 @dataclass(frozen=True)
 class FreeSize:
-    """A size that is free, from `least` to `most`: `unit` times as much is what input `input` has along `axis`."""
+    """A size that is free, from `least` to `most`: `unit` times as much is what input `input` has along `axis`. Of the
+    sizes those that `matter` most, the usual one first, as a user said."""
 
     name: str
     least: int
@@ -233,6 +233,12 @@ class FreeSize:
     unit: int
     input: int
     axis: int
+    matter: tuple[int, ...] = ()
+
+    @property
+    def usual(self) -> int:
+        """What a run has where nobody says otherwise: of a size of which nothing is said a quarter of the most."""
+        return self.matter[0] if self.matter else max(self.least, self.most // 4)
 
     @property
     def size(self) -> Size:
@@ -322,9 +328,8 @@ class PackageSpec:
     """Everything that a package is made of. `params` are arrays at 64-byte aligned offsets of params.bin, ascending
     and apart; `objects` are ELF objects by name; `choices` becomes choices.json; `versions` are of the tools used;
     `check_addresses`: steps have their checks; `constants` are inputs of the model that the package does not take;
-    `padding` says along which dimensions inputs may be shorter than a variant's; `bounds` the most that values of the
-    model can be which sizes are made of, where a user has said so; `origin` what the model says of itself; `form` what
-    the package is made as.
+    `bounds` are the most that values of the model can be which sizes are made of, where a user has said so; `origin`
+    is what the model says of itself; `form` what the package is made as.
     """
 
     name: str
@@ -338,7 +343,6 @@ class PackageSpec:
     check_addresses: bool = True
     notes: tuple[str, ...] = ()
     constants: tuple[FixedInput, ...] = ()
-    padding: Padding | None = None
     bounds: Mapping[str, int] = field(default_factory=dict)
     origin: Origin | None = None
     form: Form = field(default_factory=Form)
@@ -356,10 +360,10 @@ class PackageSpec:
     def check(self) -> None:
         """Raises PackageError if the parts do not fit together: a mistake of code generation, not of a user."""
         _check_params(self)
-        check_plans(self.variants, self.params_bytes, f"package '{self.name}'", self.padding)
+        check_plans(self.variants, self.params_bytes, f"package '{self.name}'")
 
 
-def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str, padding: Padding | None = None) -> None:
+def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str) -> None:
     """Raises PackageError if the variants do not fit each other, or a step uses what is not there."""
     if not variants:
         raise PackageError(f"{where} has no variant")
@@ -390,24 +394,6 @@ def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str, paddi
     shapes = [tuple(t.shape for t in plan.inputs) for plan in variants]
     if len(set(shapes)) != len(shapes):
         raise PackageError(f"two variants of {where} have equal input shapes")
-    if padding is not None:
-        _check_padding(padding, variants, where)
-
-
-def _check_padding(padding: Padding, variants: Sequence[Plan], where: str) -> None:
-    """Raises PackageError if inputs or outputs that hang on a padded dimension are not there, or not as long as it."""
-    for number, plan in enumerate(variants):
-        sides = ((padding.inputs, plan.inputs), (padding.outputs, plan.outputs))
-        is_there = all(
-            a.tensor in range(len(tensors))
-            and a.axis in range(len(tensors[a.tensor].shape))
-            and a.dim in range(len(padding.dims))
-            for those, tensors in sides
-            for a in those
-        ) and all(f.tensor in range(len(plan.inputs)) for f in padding.fills)
-        extents = padding.extents([t.shape for t in plan.inputs]) if is_there else None
-        if extents is None or any(plan.outputs[a.tensor].shape[a.axis] != extents[a.dim] for a in padding.outputs):
-            raise PackageError(f"variant {number} of {where} has padded dimensions that its inputs or outputs have not")
 
 
 def _check_params(spec: PackageSpec) -> None:
@@ -492,6 +478,8 @@ def check_free(plan: Plan, where: str) -> None:
         extent = plan.inputs[size.input].extents[size.axis] if there else 0
         if not there or size.least > size.most or not same(extent, size.unit * sized(size.size)):
             raise PackageError(f"{where} has the free size '{size.name}', which no input has along that axis")
+        if any(not size.least <= n <= size.most for n in size.matter):
+            raise PackageError(f"{where} has the free size '{size.name}', of which a size matters that it cannot be")
     for step in plan.steps:
         if not {*step.takes} <= {*names}:
             raise PackageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -46,3 +47,9 @@ class TensorInfo:
     def bytes_in_run(self) -> int:
         """What it has in a run, a number that its sizes say."""
         return DTYPE_BYTES[self.dtype] * prod(self.extents or self.shape)
+
+
+def with_shapes(variants: Sequence[Sequence[TensorInfo]], shapes: Sequence[tuple[int, ...]]) -> int | None:
+    """The number of the variant, of which the inputs are given, that is made for these shapes; None where none is."""
+    given = list(shapes)
+    return next((k for k, inputs in enumerate(variants) if [t.shape for t in inputs] == given), None)

@@ -108,7 +108,6 @@ def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
             linked=linked,
             variants=spec.variants,
             constants=spec.constants,
-            padding=spec.padding,
             bounds=dict(sorted(spec.bounds.items())),
             origin=spec.origin,
         )

@@ -226,9 +226,9 @@ class Model:
             raise ModelError(f"{path}/{MANIFEST} describes other inputs or outputs than {library_file.name}: {AGAIN}")
         self.inputs, self.outputs = self.variants[0]  # of the first variant
         self.constants = _constants(manifest)  # inputs of the ONNX model that the package does not take
-        sized, cut, free = _sized(manifest), _cut(manifest), [_free(variant) for variant in manifest["variants"]]
-        self._padded = cut is not None or any(dims is not None for dims in free)
-        self._bounds = [_Bound(k, v, sized[k], cut or (), free[k]) for k, v in enumerate(self.variants)]
+        sized, free = _sized(manifest), [_free(variant) for variant in manifest["variants"]]
+        self._open = any(dims is not None for dims in free)
+        self._bounds = [_Bound(k, v, sized[k], free[k]) for k, v in enumerate(self.variants)]
         self.sizes = {} if free[0] is None else free[0].ranges  # of a package for any size, by dimension
         self._input_dtypes = [(t, numpy_dtype(t.dtype)) for t in self.inputs]
 
@@ -240,8 +240,7 @@ class Model:
 
     def run(self, inputs: Mapping[str, Array], out: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """Computes the outputs. `out` may give arrays (C-contiguous, of the right dtype and shape, apart from the
-        inputs) that some or all of them are written into. The variant is the one with the inputs' shapes, or where
-        the package was made so (compile --pad-dim) the smallest to which they can be filled up. There, and where the
+        inputs) that some or all of them are written into. The variant is the one with the inputs' shapes. Where the
         shape of an output depends on data, that in the variant's `outputs` is the most that there can be, which `out`
         has to hold, and what is returned is the part that is there. A package for any size takes every shape within
         `sizes`; `out` has the shapes of the run, or has room for the largest. Memory of results that nobody holds any
@@ -434,7 +433,7 @@ class Model:
         for bound in self._bounds:
             if bound.shapes == shapes:
                 return bound, None
-        if not self._padded or any(len(s) != len(t.shape) for s, t in zip(shapes, self.inputs, strict=True)):
+        if not self._open or any(len(s) != len(t.shape) for s, t in zip(shapes, self.inputs, strict=True)):
             raise ModelError(self._refuse_shapes(shapes))
         extents = [(ctypes.c_int64 * (len(shape) + 1))(*shape) for shape in shapes]
         pointer = ctypes.POINTER(ctypes.c_int64)
@@ -511,13 +510,10 @@ class _Output:
 class _Bound:
     """A variant with what a call needs, made once."""
 
-    def __init__(
-        self, index: int, variant: Variant, sized: tuple[int, ...], cut: tuple[int, ...], free: _Free | None
-    ) -> None:
+    def __init__(self, index: int, variant: Variant, sized: tuple[int, ...], free: _Free | None) -> None:
         self.index, self.free = index, free
-        cut = cut if free is None else tuple(free.outputs)
         self.sized = sized  # outputs whose shape depends on data
-        self.cut = tuple(sorted({*sized, *cut}))  # those, and what is cut back where inputs are filled up
+        self.cut = tuple(sorted({*sized, *(() if free is None else free.outputs)}))  # or on free sizes
         self.shapes = [info.shape for info in variant.inputs]
         self.outputs = [_Output(info) for info in variant.outputs]
         self.input_pointers = (_P * len(variant.inputs))()
@@ -692,20 +688,6 @@ def _open_library(path: str, file: LibraryFile) -> Library:
         return Library(ctypes.CDLL(os.path.abspath(path) + "/" + spelling + file.name), file.prefix)
     except (OSError, AttributeError) as error:
         raise ModelError(f"cannot load {file_name}: {error}") from None
-
-
-def _cut(manifest: dict[str, Any]) -> tuple[int, ...] | None:
-    """The outputs that are cut back where inputs are filled up; None where no inputs are."""
-    padding, count = manifest.get("padding"), len(manifest["variants"][0]["outputs"])
-    if padding is None:
-        return None
-    try:
-        outputs = tuple(sorted({along["tensor"] for along in padding["outputs"]}))
-    except (KeyError, TypeError):
-        outputs = (-1,)
-    if not all(type(k) is int and 0 <= k < count for k in outputs):
-        raise ModelError(f"{MANIFEST} is damaged: it has padded dimensions of outputs that are not there; {AGAIN}")
-    return outputs
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:

@@ -162,19 +162,18 @@ typedef struct modelc_api {
     modelc_status (*run)(modelc_handle *handle, int32_t variant, const void *const *inputs, void *const *outputs);
 
     /* Inputs of other shapes. `shapes` are those of all inputs, in order: as many extents for each as its rank. fit finds
-     * the smallest variant that takes them: the one with just these shapes, or one that is larger along the dimensions that
-     * were padded when compiling (compile --pad-dim). MODELC_BAD_ARGUMENT where there is none: the sentence says what there
-     * is. run_shaped runs it on such inputs, row-major and without gaps: they are copied to memory of the handle and filled
-     * up as was said when compiling. Outputs are buffers for the variant's shapes; output_shape says what part of each is
-     * there. */
+     * the variant that takes them: the one with just these shapes, or one of which sizes are free (compile --dim
+     * NAME=1..512). MODELC_BAD_ARGUMENT where there is none: the sentence says what there is. run_shaped runs it on such
+     * inputs, row-major and without gaps. Outputs are buffers for the variant's shapes, or as large as these inputs make
+     * them: output_shape says what each is. */
     modelc_status (*fit)(const modelc_handle *handle, const int64_t *const *shapes, int32_t *variant);
     modelc_status (*run_shaped)(modelc_handle *handle, int32_t variant, const int64_t *const *shapes,
                                 const void *const *inputs, void *const *outputs);
 
     /* The shape that an output had in the last run of a variant: `shape` gets as many extents as the tensor's rank. Where it
-     * depends on data (what NonZero or NonMaxSuppression find), or inputs were filled up, the shape of output() is the most
-     * that there can be, which the buffer is for; elements stay where they are in that shape, and beyond the actual one they
-     * are of no use. Where several threads run one handle, the last run may be another's: give each a handle.
+     * depends on data (what NonZero or NonMaxSuppression find), the shape of output() is the most that there can be, which
+     * the buffer is for; elements stay where they are in that shape, and beyond the actual one they are of no use. Where
+     * sizes are free, the elements of the actual shape lie without gaps. Where several threads run one handle, the last run may be another's: give each a handle.
      * MODELC_BAD_ARGUMENT before the first run, and after one that failed. */
     modelc_status (*output_shape)(modelc_handle *handle, int32_t variant, int32_t index, int64_t *shape);
 

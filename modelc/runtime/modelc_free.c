@@ -22,10 +22,14 @@ int mc_dims_of(const mc_variant *v, const int64_t *const *shapes, int64_t *dims,
         const mc_size *s = &v->sizes[d];
         const int64_t given = shapes ? shapes[s->input][s->axis] : s->most * s->unit;
         dims[d] = given / s->unit;
-        if (given % s->unit || dims[d] < s->least || dims[d] > s->most)
-            return say(sentence, size, "input '%s' has %lld along dimension %d, which is '%s': expected %lld to %lld%s",
-                       v->inputs[s->input].name, (long long)given, (int)s->axis, s->name, (long long)(s->least * s->unit),
-                       (long long)(s->most * s->unit), given % s->unit ? ", in whole steps" : "");
+        if (given % s->unit || dims[d] < s->least || dims[d] > s->most) {
+            if (!sentence) return 0;
+            size_t n = mc_append(sentence, size, 0, "input '%s' has %lld along dimension %d, which is '%s': expected %lld to %lld",
+                                 v->inputs[s->input].name, (long long)given, (int)s->axis, s->name,
+                                 (long long)(s->least * s->unit), (long long)(s->most * s->unit));
+            if (s->unit > 1) mc_append(sentence, size, n, " in steps of %lld", (long long)s->unit);
+            return 0;
+        }
     }
     for (int32_t k = 0; shapes && k < v->input_count; k++) {
         int64_t shape[MC_MOST_RANK * 2];

@@ -20,15 +20,12 @@ uint64_t mc_place(modelc_handle *handle, uint8_t *memory, int profiled) {
     cursor c = {memory, 0};
     modelc_handle placed = {.arena = take(&c, model->arena_bytes)}; /* first, so that it has huge pages */
     placed.slots = take(&c, (uint64_t)model->slot_count * sizeof *placed.slots);
-    placed.filled = take(&c, model->filled_bytes);
-    placed.inputs = take(&c, model->dim_count ? (uint64_t)model->variants[0].input_count * sizeof *placed.inputs : 0);
     placed.kept = take(&c, variants * sizeof *placed.kept);
     placed.counters = take(&c, profiled ? variants * sizeof *placed.counters : 0);
     for (int32_t v = 0; v < model->variant_count; v++) {
         const mc_variant *variant = &model->variants[v];
         mc_kept kept = {.halves = take(&c, 2 * variant->state_bytes)};
         kept.sizes = take(&c, (uint64_t)variant->extent_count * sizeof *kept.sizes);
-        kept.extents = take(&c, (uint64_t)model->dim_count * sizeof *kept.extents);
         kept.dims = take(&c, (uint64_t)variant->size_count * sizeof *kept.dims);
         mc_counter *counters = take(&c, profiled ? (uint64_t)variant->step_count * sizeof *counters : 0);
         if (!memory) continue;
@@ -38,8 +35,6 @@ uint64_t mc_place(modelc_handle *handle, uint8_t *memory, int profiled) {
     if (memory) {
         handle->arena = placed.arena;
         handle->slots = placed.slots;
-        handle->filled = placed.filled;
-        handle->inputs = placed.inputs;
         handle->kept = placed.kept;
         handle->counters = profiled ? placed.counters : NULL;
     }

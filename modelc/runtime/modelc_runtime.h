@@ -136,20 +136,6 @@ typedef struct mc_size {
     int32_t axis;
 } mc_size;
 
-/* An input, or an output, that is as long along `axis` as padded dimension `dim`. */
-typedef struct mc_along {
-    int32_t output; /* not 0: it is one */
-    int32_t tensor;
-    int32_t axis;
-    int32_t dim;
-} mc_along;
-
-/* What an input is filled up with: an element of so many bytes. */
-typedef struct mc_fill {
-    uint64_t bits;
-    uint64_t bytes;
-} mc_fill;
-
 typedef struct mc_variant {
     const modelc_tensor *inputs;
     const modelc_tensor *outputs;
@@ -183,12 +169,6 @@ typedef struct mc_model {
     uint64_t params_bytes;
     int32_t slot_count; /* the most of any variant */
     uint8_t params_sha256[32];
-    const char *const *dims; /* padded dimensions */
-    const mc_along *along;
-    const mc_fill *fills;  /* of each input, where there are padded dimensions */
-    uint64_t filled_bytes; /* of copies of all inputs that hang on them: the most of any variant */
-    int32_t dim_count;
-    int32_t along_count;
     const uint8_t *params; /* where they are in the library; NULL: in params.bin */
 } mc_model;
 
@@ -200,12 +180,11 @@ typedef struct mc_counter {
 
 /* What a variant keeps from run to run. */
 typedef struct mc_kept {
-    uint8_t *halves;  /* of the variant's states, one after the other */
-    int turn;         /* the half that the next run reads */
-    int64_t *sizes;   /* of the outputs of the last run, where they depend on data */
-    int64_t *extents; /* of the padded dimensions in the last run */
-    int64_t *dims;    /* the free sizes in the last run */
-    int said;         /* whether that run came to its end */
+    uint8_t *halves; /* of the variant's states, one after the other */
+    int turn;        /* the half that the next run reads */
+    int64_t *sizes;  /* of the outputs of the last run, where they depend on data */
+    int64_t *dims;   /* the free sizes in the last run */
+    int said;        /* whether that run came to its end */
 } mc_kept;
 
 struct modelc_handle {
@@ -216,8 +195,6 @@ struct modelc_handle {
     const uint8_t *params;
     int32_t threads;
     int profiling;
-    uint8_t *filled;       /* copies of inputs that are filled up */
-    const void **inputs;   /* a run's, with such copies in their place */
     uint64_t random[2];    /* the seed, and the runs so far */
     mc_counter **counters; /* [variant][step] */
     modelc_watcher watcher;
@@ -296,15 +273,10 @@ void mc_float_leave(uint64_t saved);
 /* modelc_range.c: whether `data` lies in the range; else what is wrong, in a sentence. */
 int mc_in_range(const mc_range *range, const void *data, char *sentence, size_t size);
 
-/* modelc_pad.c: shapes are of all inputs; NULL: the variant's own. */
+/* modelc_fit.c: shapes are of all inputs. mc_no_variant says what there is where none takes them. */
 int32_t mc_variant_for(const int64_t *const *shapes); /* -1: there is none */
 int mc_fits(const mc_variant *v, const int64_t *const *shapes);
-int mc_is_exact(const mc_variant *v, const int64_t *const *shapes);
-int64_t mc_extent_of(const mc_variant *v, const int64_t *const *shapes, int32_t dim);
 void mc_no_variant(const int64_t *const *shapes, char *sentence, size_t size);
-/* `filled` gets the inputs, with copies in `memory` of those that are shorter than the variant's. */
-void mc_fill_up(const mc_variant *v, const int64_t *const *shapes, const void *const *inputs, uint8_t *memory,
-                const void **filled);
 
 /* modelc_free.c: the free sizes of a variant where inputs have these shapes (NULL: the most). Whether it takes them; else, where
  * `sentence` is not NULL, it says what is wrong. */

@@ -219,7 +219,7 @@ modelc_status modelc_run_shaped(modelc_handle *handle, int32_t variant, const in
     modelc_status status;
     if (!v) return mc_no_such_variant(handle, variant);
     if (shapes && (status = check_shapes(shapes))) return status;
-    if (shapes && !mc_is_exact(v, shapes) && !mc_fits(v, shapes)) {
+    if (shapes && !mc_fits(v, shapes)) {
         mc_no_variant(shapes, mc_message(), MC_MESSAGE_BYTES);
         return MODELC_BAD_ARGUMENT;
     }
@@ -237,13 +237,8 @@ modelc_status modelc_run_shaped(modelc_handle *handle, int32_t variant, const in
     mc_kept *kept = &handle->kept[variant];
     frame.sizes = kept->sizes;
     kept->said = 0;
-    for (int32_t d = 0; d < mc_the_model.dim_count; d++) kept->extents[d] = mc_extent_of(v, shapes, d);
     if (v->size_count) mc_dims_of(v, shapes, kept->dims, NULL, 0);
     frame.dims = kept->dims;
-    if (shapes && mc_the_model.dim_count) {
-        mc_fill_up(v, shapes, inputs, handle->filled, handle->inputs);
-        frame.inputs = handle->inputs;
-    }
     for (int32_t i = 0; i < v->state_count; i++) {
         uint8_t *first = kept->halves + v->states[i].offset, *second = first + v->state_bytes;
         frame.slots[v->states[i].read] = kept->turn ? second : first;
@@ -279,12 +274,6 @@ modelc_status modelc_output_shape(modelc_handle *handle, int32_t variant, int32_
             shape[v->extents[i].axis] = kept->sizes[i];
             known = kept->said;
         }
-    for (int32_t i = 0; i < mc_the_model.along_count; i++) {
-        const mc_along *one = &mc_the_model.along[i];
-        if (!one->output || one->tensor != index) continue;
-        shape[one->axis] = kept->extents[one->dim];
-        known = kept->said;
-    }
     mc_unlock(handle);
     return known ? MODELC_OK
                  : mc_fail(MODELC_BAD_ARGUMENT, "the shape of output '%s' depends on what is run: it is known after a run of "

@@ -6,8 +6,8 @@
  *
  * libPREFIX.so is loaded from the package; a driver that is compiled with -DAPI=PREFIX_api is linked with its static library.
  * inputs.bin is the inputs' bytes, one tensor after the other in the package's order, without header or padding;
- * outputs.bin gets the outputs in the same form, at their full size. --extents are those of all inputs, one after the other:
- * inputs that are shorter are filled up. Prints "open NANOSECONDS" (loading the library included), "nanoseconds BEST" (the
+ * outputs.bin gets the outputs in the same form, at their full size. --extents are those of all inputs, one after the other,
+ * where sizes are free. Prints "open NANOSECONDS" (loading the library included), "nanoseconds BEST" (the
  * fastest run), "resident BYTES" (the most memory that the process had), a line "shape INDEX EXTENT..." for every output, where
  * the library knows, and with --profile a line "step CALLS NANOSECONDS NAME" for every step. The exit status is the
  * modelc_status, or 100 for the driver's own errors.

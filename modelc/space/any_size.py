@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import log
-
-import numpy as np
+from typing import Any
 
 from modelc.errors import InvalidIR
 from modelc.ir.block import Block, Task
@@ -19,7 +18,7 @@ from modelc.ir.verify_nest import verify_nest
 from modelc.space.check import check_sizes, derived_by
 from modelc.space.choose import Chosen, Offer, Schedules
 from modelc.space.nest.build import nest_of
-from modelc.space.sketch import Points, Sketch, Values
+from modelc.space.sketch import Sketch
 from modelc.space.sketches.phases import separate
 
 OFFERS = 8  # of a Task at one size that are compared at others
@@ -40,6 +39,19 @@ class Looks:
     @property
     def samples(self) -> tuple[Sizes, ...]:
         return self.explained.samples
+
+
+def prepared(tasks: Sequence[tuple[Task, Task]], schedules: Schedules, looks: Looks) -> None:
+    """Constructs what chosen_at_all_sizes() chooses from, for Tasks of any size and what they are at the usual one."""
+    every = [u for _, u in tasks]
+    every += [task for t, u in tasks for task, weight in _weighed(t.canonical(), u, looks) if weight >= CONSTRUCTED]
+    schedules.prepare({task.hash: task for task in every}.values(), True)
+
+
+def _weighed(task: Task, usual: Task, looks: Looks) -> list[tuple[Task, float]]:
+    """The Task at the sizes that are weighed, and how much they are."""
+    at_usual = looks.samples[0]
+    return [(usual if run == at_usual else instance(task, run), weight) for run, weight in looks.weighed]
 
 
 def chosen_at_all_sizes(task: Task, usual: Task, schedules: Schedules, looks: Looks) -> Chosen:
@@ -65,35 +77,25 @@ def accepted_at_all_sizes(task: Task, candidate: Candidate, schedules: Schedules
         raise InvalidIR(f"its schedule does not hold for every size: {wrong}") from None
 
 
-def prepared(tasks: Sequence[tuple[Task, Task]], schedules: Schedules, looks: Looks) -> None:
-    """Constructs what chosen_at_all_sizes() chooses from, for Tasks of any size and what they are at the usual one."""
-    every = [u for _, u in tasks]
-    every += [task for t, u in tasks for task, weight in _weighed(t.canonical(), u, looks) if weight >= CONSTRUCTED]
-    schedules.prepare({task.hash: task for task in every}.values(), True)
-
-
-def _weighed(task: Task, usual: Task, looks: Looks) -> list[tuple[Task, float]]:
-    """The Task at the sizes that are weighed, and how much they are."""
-    at_usual = looks.samples[0]
-    return [(usual if run == at_usual else instance(task, run), weight) for run, weight in looks.weighed]
-
-
 def _in_order(usual: Task, weighed: Sequence[tuple[Task, float]], schedules: Schedules) -> Iterator[Candidates]:
-    """Schedules of a Task, the best on the whole first: as it is at its own size, then as the same point of its Sketch
-    is at each size; then others that are good at the usual size, and one that every Task has."""
+    """Schedules of a Task, the best on the whole first, then others that are good at the usual size: as each is there
+    where it is offered, and as the same point of its Sketch is at each size. At last one that every Task has."""
     best = _best_on_the_whole(weighed, schedules)
     tried = {id(offer) for offer in best}
     for offer in (*best, *(offer for offer in schedules.ranked(usual) if id(offer) not in tried)):
 
-        def as_is(tasks: Sequence[Task], candidate: Candidate = offer.candidate) -> Sequence[Candidate]:
-            return [candidate] * len(tasks)
+        def as_offered(tasks: Sequence[Task], offer: Offer = offer) -> Sequence[Candidate]:
+            return [offer.candidate] * len(tasks)
 
         def same_point(tasks: Sequence[Task], offer: Offer = offer) -> Sequence[Candidate]:
-            values = _sketch(offer).values(offer.point)
-            sketches = (schedules.families(task)[offer.family][offer.number] for task in tasks)
+            values = _values(offer, schedules)
+            sketches = [_sketch(offer, task, schedules) for task in tasks]
+            for sketch in sketches:
+                if missing := sorted({knob.name for knob in sketch.all_knobs()} - values.keys()):
+                    raise InvalidIR(f"the knob {missing[0]!r} is not there at each size")
             return [sketch.candidate_of(values) for sketch in sketches]
 
-        yield as_is
+        yield as_offered
         yield same_point
     yield lambda tasks: [separate(tasks[0], schedules.target)] * len(tasks)
 
@@ -104,7 +106,8 @@ def _best_on_the_whole(weighed: Sequence[tuple[Task, float]], schedules: Schedul
     points: dict[object, Offer] = {}
     for task, weight in weighed:
         for offer in schedules.ranked(task)[:OFFERS] if weight >= CONSTRUCTED else ():
-            points.setdefault((_kind(_sketch(offer)), repr(_sketch(offer).recorded(offer.point))), offer)
+            sketch = _sketch(offer, task, schedules)
+            points.setdefault((sketch.kind, sketch.name, repr(sketch.recorded(offer.point))), offer)
     offers, totals = [*points.values()], [0.0] * len(points)
     for task, weight in weighed:
         prices = [_price(offer, task, schedules) for offer in offers]
@@ -115,37 +118,36 @@ def _best_on_the_whole(weighed: Sequence[tuple[Task, float]], schedules: Schedul
 
 
 def _price(offer: Offer, task: Task, schedules: Schedules) -> float | None:
-    """What the same point takes of the Task at another size, in seconds; None where it is no schedule there."""
-    sketch = _sketch(offer)
-    alike = next((s for s in schedules.families(task)[offer.family] if _kind(s) == _kind(sketch)), None)
-    point = None if alike is None else _nearest(alike, sketch.values(offer.point))
-    if alike is None or point is None or not alike.legal(point)[0]:
+    """What a schedule is estimated to take that is offered at another size: with tiles that are no larger than what
+    there is. None where its Sketch is none of the Task's, or has no such point."""
+    try:
+        sketch = _sketch(offer, task, schedules)
+        point = sketch.nearest(_values(offer, schedules))[None, :]
+    except (InvalidIR, ValueError):
         return None
-    return float(alike.estimate(point, schedules.target.cores)[0])
+    if not sketch.legal(point)[0]:
+        return None
+    return float(sketch.estimate(point, schedules.target.cores)[0]) * sketch.handicap
 
 
-def _sketch(offer: Offer) -> Sketch:
-    return offer.schedules.families(offer.task)[offer.family][offer.number]
+def _values(offer: Offer, schedules: Schedules) -> dict[str, Any]:
+    """What each knob is in an offer."""
+    return _sketch(offer, offer.task, schedules).values(offer.point)
 
 
-def _kind(sketch: Sketch) -> object:
-    """What Sketches of a Task at several sizes have in common."""
-    return sketch.kind, sketch.name, sketch.stages
-
-
-def _nearest(sketch: Sketch, values: Values) -> Points | None:
-    """The point of a Sketch [1 x knobs] at which knobs have `values`, and tiles are as large as they can be where they
-    are not that large. None where some loop or word is none of a knob's."""
-    place = []
-    for knob in sketch.knobs:
-        value, every = values.get(knob.name), [*knob.values]
-        if value not in every:
-            smaller = [x for x in every if isinstance(x, int) and isinstance(value, int) and x <= value]
-            if not smaller:
-                return None
-            value = max(smaller)
-        place.append(every.index(value))
-    return np.array([place], np.int64)
+def _sketch(offer: Offer, task: Task, schedules: Schedules) -> Sketch:
+    """The Sketch of an offer as it is at another size. Raises InvalidIR where the Task has none there."""
+    own, there = schedules.families(offer.task)[offer.family], schedules.families(task)
+    wanted = own[offer.number]
+    named = (
+        [s for s in there[offer.family] if (s.kind, s.name) == (wanted.kind, wanted.name)]
+        if offer.family < len(there)
+        else []
+    )
+    if not named:
+        raise InvalidIR(f"the sketch {wanted.kind} {wanted.name!r} is none of this size")
+    before = [s for s in own[: offer.number] if (s.kind, s.name) == (wanted.kind, wanted.name)]
+    return named[min(len(before), len(named) - 1)]
 
 
 def _held(task: Task, at_samples: Sequence[Task], candidates: Sequence[Candidate], looks: Looks, line: int) -> Chosen:

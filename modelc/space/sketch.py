@@ -150,6 +150,25 @@ class Sketch(ABC):
         not have that value."""
         return np.array([[*map(recorded, k.values)].index(recorded(values[k.name])) for k in self.knobs], np.int64)
 
+    def nearest(self, values: Values) -> Points:
+        """The point at which whole numbers are the largest that are not above `values`, or the least, and other knobs
+        are as `values` say [knobs]. Raises ValueError where they say nothing of a knob, or a word or a loop that it has
+        not."""
+        point = []
+        for knob in self.knobs:
+            if knob.name not in values:
+                raise ValueError(f"nothing is said of {knob.name}")
+            wanted = values[knob.name]
+            if isinstance(wanted, int) and wanted not in knob.values:
+                numbers = {n: k for k, n in enumerate(knob.values) if isinstance(n, int)}
+                below = [n for n in numbers if n <= wanted]
+                if not numbers:
+                    raise ValueError(f"{knob.name} is {wanted}, and no number here")
+                point.append(numbers[max(below) if below else min(numbers)])
+            else:
+                point.append([*map(recorded, knob.values)].index(recorded(wanted)))
+        return np.array(point, np.int64)
+
     def column(self, points: Points, name: str) -> NDArray[np.int64]:
         """The values of the whole-number knob `name` at each of `points` [P]."""
         for place, knob in enumerate(self.knobs):

@@ -63,8 +63,8 @@ def bench(
         progress: Is told what is timed, `progress(stage, text)`; an exception from it ends the call.
         peak: Whether it is also timed what this machine's units reach by themselves.
         inputs: Arrays by name, in the variant that takes them. Default: drawn, in the first variant.
-        dims: Of a package for any size, the sizes that inputs are drawn for, `{"seq": 20}`. Default: the geometric
-            middle of what each may be.
+        dims: Of a package for any size, the sizes that inputs are drawn for, `{"seq": 20}`. Default: the
+            first of those that matter (compile --dim seq=1..512@16), or a quarter of the most.
 
     Returns:
         A dictionary. `sizes`: those of a package for any size. `engines`: milliseconds of each (median_ms, p10_ms,

@@ -24,13 +24,12 @@ from modelc.package import (
     read_choices,
     run_emulated,
 )
-from modelc.package.padding import Padding, variant_for
 from modelc.package.read import sha256_of
 from modelc.package.spec import Plan
+from modelc.package.tensor import with_shapes
 from modelc.package.watch import Watch
 from modelc.verify.draw import draw_inputs, roles_of
 from modelc.verify.engine import Engine
-from modelc.verify.lengths import shorter
 from modelc.verify.reference import fixed_inputs
 from modelc.verify.ways import MORE, deciding, least_samples, not_run
 
@@ -157,22 +156,19 @@ def without_constants(
 def variant_of(package: Package, feed: Mapping[str, NDArray[Any]]) -> int:
     """The variant that takes inputs of these names and shapes."""
     m = package.manifest
-    return _fitting([plan.inputs for plan in m.variants], feed, str(package.path), m.padding)
+    return _fitting([plan.inputs for plan in m.variants], feed, str(package.path))
 
 
-def _fitting(
-    variants: Sequence[Sequence[TensorInfo]], feed: Mapping[str, NDArray[Any]], what: str, padding: Padding | None
-) -> int:
+def _fitting(variants: Sequence[Sequence[TensorInfo]], feed: Mapping[str, NDArray[Any]], what: str) -> int:
     names = [t.name for t in variants[0]]
     number = None
     if {*names} == feed.keys():
-        number = variant_for(variants, padding, [feed[name].shape for name in names])
+        number = with_shapes(variants, [feed[name].shape for name in names])
     if number is not None:
         return number
     expected = "; ".join(", ".join(map(_shown, tensors)) for tensors in variants)
     given = ", ".join(f"{name} {list(array.shape)}" for name, array in feed.items())
-    shorter = f", or all of them alike shorter along {', '.join(padding.dims)}" if padding else ""
-    raise InputError(f"the inputs are {given}; {what} takes {expected}{shorter}")
+    raise InputError(f"the inputs are {given}; {what} takes {expected}")
 
 
 def given_or_drawn(
@@ -187,28 +183,15 @@ def given_or_drawn(
     return feed
 
 
-def filled_up(package: Package, feed: Arrays) -> Arrays:
-    """The inputs at the size of the variant that takes them, as its kernels are."""
-    padding = package.manifest.padding
-    return (
-        feed if padding is None else padding.filled(feed, package.manifest.variants[variant_of(package, feed)].inputs)
-    )
-
-
 def check_inputs(package: Package, feed: Mapping[str, NDArray[Any]]) -> None:
     """Raises InputError with names, dtypes and shapes if some variant does not take these inputs."""
     m = package.manifest
-    check_feed([plan.inputs for plan in m.variants], feed, str(package.path), m.padding)
+    check_feed([plan.inputs for plan in m.variants], feed, str(package.path))
 
 
-def check_feed(
-    variants: Sequence[Sequence[TensorInfo]],
-    feed: Mapping[str, NDArray[Any]],
-    what: str,
-    padding: Padding | None = None,
-) -> None:
+def check_feed(variants: Sequence[Sequence[TensorInfo]], feed: Mapping[str, NDArray[Any]], what: str) -> None:
     """Raises InputError if none of the variants of `what` takes these inputs."""
-    for tensor in variants[_fitting(variants, feed, what, padding)]:
+    for tensor in variants[_fitting(variants, feed, what)]:
         wanted = _array_dtype(tensor.dtype)
         if feed[tensor.name].dtype.name != wanted:
             raise InputError(f"input {tensor.name!r} is {feed[tensor.name].dtype.name}; {what} takes {wanted}")
@@ -219,9 +202,9 @@ def _shown(tensor: TensorInfo) -> str:
 
 
 def drawn(package: Package, model: str | Path | None, seed: int = 0, samples: int = 1) -> Iterator[Arrays]:
-    """`samples` inputs for every variant, and more where it branches or keeps states, or is small and of few inputs,
-    then shorter ones where it is padded; each drawn when it is asked for. Without the model, whole numbers are 0 or 1,
-    but for those that kernels address by."""
+    """`samples` inputs for every variant, and more where it branches or keeps states, or is small and of few inputs;
+    each drawn when it is asked for. Without the model, whole numbers are 0 or 1, but for those that kernels address
+    by."""
     every = range(len(package.manifest.variants))
     return (feed for _, feed in drawn_for_variants(package, model, seed, samples, every, lambda number: ()))
 
@@ -247,8 +230,6 @@ def drawn_for_variants(
             if k >= count and not left(number):
                 break
             yield number, {**draw_inputs(plan.inputs, roles, seed, k), **deciding(plan, k)}
-        for k, tensors in enumerate(shorter(package.manifest, number, seed), count + MORE):
-            yield number, {**draw_inputs(tensors, roles, seed, k), **deciding(plan, k)}
 
 
 def _telling_samples(package: Package, plan: Plan) -> int:

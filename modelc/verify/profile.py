@@ -33,8 +33,8 @@ def profile(
         threads: On how many threads it runs.
         repeat: How many runs are timed, after one to warm up.
         inputs: Arrays by name, in the variant that takes them. Default: drawn, in the first variant.
-        dims: Of a package for any size, the sizes that inputs are drawn for, `{"seq": 20}`. Default: the geometric
-            middle of what each may be.
+        dims: Of a package for any size, the sizes that inputs are drawn for, `{"seq": 20}`. Default: the
+            first of those that matter (compile --dim seq=1..512@16), or a quarter of the most.
 
     Returns:
         A dictionary. `sizes`: those of a package for any size. `total_us`: microseconds of a run in kernels. `kernels`:

@@ -29,8 +29,7 @@ class OutputReport:
     model amplifies what rounding leaves, from where it `begins`, or ONNX Runtime's optimisations alone make the
     difference (`unoptimised`). `small`: it is within the tolerance for being small, but not in proportion to its
     `largest` element, and every kernel is right. Where it departs, `doubt` says which kernel cannot be told right.
-    `misread` says why it is another model's though it is near. `padded` says how inputs were filled up with which
-    it failed first, where they were."""
+    `misread` says why it is another model's though it is near."""
 
     name: str
     distance: Distance
@@ -38,7 +37,6 @@ class OutputReport:
     rounded: bool = False
     filtered: bool = False
     amplified: bool = False
-    padded: str = ""
     small: bool = False
     largest: float = 0.0
     begins: Beginning | None = None
@@ -59,7 +57,6 @@ class OutputReport:
             distance=self.distance.worse(other.distance),
             passed=self.passed and other.passed,
             amplified=self.amplified or other.amplified,
-            padded=self.padded or other.padded,
             small=self.small or other.small,
             largest=max(self.largest, other.largest),
             begins=farther.begins or self.begins or other.begins,
@@ -70,7 +67,7 @@ class OutputReport:
 
     def to_json(self) -> dict[str, Any]:
         flags = ("passed", "rounded", "filtered", "amplified", "small", "largest", "unoptimised")
-        sentences = ("padded", "doubt", "misread")
+        sentences = ("doubt", "misread")
         told = {name: getattr(self, name) for name in (*flags, *sentences)}
         return {"name": self.name, **asdict(self.distance), **told, "begins": self.begins and asdict(self.begins)}
 
@@ -258,13 +255,6 @@ class Report:
     def _departure(self) -> str:
         names = [o.name for o in self.outputs if not o.passed]
         bad = next(o for o in self.outputs if not o.passed)
-        if bad.padded:
-            return (
-                f"departs from {self.reference}, for padding changes output {bad.name!r}: with {bad.padded} it has a "
-                f"relative RMS error of {bad.distance.rms_rel:.1e} and a largest error of {bad.distance.max_abs:.1e} "
-                f"({self._allowed(bad)}), and none with inputs of a variant's own size; the model would have to mask "
-                "what is filled up: compile a variant for each length, without --pad-dim"
-            )
         if bad.misread:
             return f"is near {self.reference}, and another model's all the same: {bad.misread}"
         return (

@@ -25,7 +25,7 @@ def run(
     Args:
         package: Loading it executes the library in it.
         inputs: Arrays by name, in the variant that takes them. Default: drawn, in the first variant; of a package for
-            any size, for the geometric middle.
+            any size, for the first of the sizes that matter.
         threads: On how many threads. Default: the processors that may be used.
         check: Whether the checksums of all files are compared, which reads all parameters.
 

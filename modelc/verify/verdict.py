@@ -36,7 +36,6 @@ from modelc.verify.check import (
     Runner,
     check_inputs,
     drawn_for_variants,
-    filled_up,
     not_run_note,
     variant_of,
     without_constants,
@@ -49,7 +48,6 @@ from modelc.verify.kernels.imported import taken_over
 from modelc.verify.kernels.judge import Judge
 from modelc.verify.kernels.reading import BOTH_RIGHT, UNEXPLAINED, Explanation
 from modelc.verify.kernels.samples import EFFORTS, Effort
-from modelc.verify.lengths import padded_to
 from modelc.verify.narrow import narrow_outputs
 from modelc.verify.pieces import Limits, Written
 from modelc.verify.reference import Reference, fixed_inputs
@@ -124,7 +122,7 @@ def verify_outputs(
             compared += 1
             within = inside[number] if inside else None
             try:  # first, as it says what is out of range
-                made = runner.run(feed, within.watch({**fed, **filled_up(read, feed)}, going) if within else None)
+                made = runner.run(feed, within.watch({**fed, **feed}, going) if within else None)
             except VerificationError as error:
                 failure = f"did not run: {error}"
                 if within is not None:
@@ -137,15 +135,12 @@ def verify_outputs(
                 within.end(made)
             expected = reference.run(fed)
             carried.after(expected)
-            shorter = padded_to(read, number, feed)
-            reports = [
-                replace(output, padded=shorter * (not output.passed)) for output in whole.compare(made, expected)
-            ]
+            reports = whole.compare(made, expected)
             departs = not all(output.passed for output in reports)
             far = whole.far(reports, made, expected, number)
             doubted = within is not None and within.judge.doubted
             asked = departs or doubted or far or (per_layer and number not in whole.witnessed)
-            if within is not None and not shorter and asked:
+            if within is not None and asked:
                 witnessed = within.witnessed(wanted.path, fed, whole, departs)
                 within.judge.clear({layer.value for layer in witnessed.layers if layer.settled})
                 whole.witness(number, witnessed)
@@ -199,7 +194,7 @@ def _notes(kernels: Sequence[Any], judged: bool) -> list[str]:
 
 
 def _expected(read: Package, given: Sequence[tuple[int, Arrays]], drawn_for: Collection[int], samples: int) -> int:
-    """How many kernels will run, but for what control flow, states and lengths add."""
+    """How many kernels will run, but for what control flow and states add."""
     runs = [number for number, _ in given] + [number for number in drawn_for for _ in range(samples)]
     return sum(len(read.manifest.variants[number].steps) for number in runs)
 

@@ -6,11 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
-from control_models import INFO, node, saved
-from onnx import TensorProto
+from any_size_models import encoder, perceptron, pictures
 
 import modelc
 from modelc.compile.any_size import any_size as with_open_sizes
@@ -18,83 +16,7 @@ from modelc.errors import ModelError
 from modelc.package import read_package
 from modelc.runtime import ModelError as LoadedError
 
-F, I = TensorProto.FLOAT, TensorProto.INT64
 Feed = dict[str, np.ndarray]
-
-
-def perceptron(path: Path) -> Path:
-    """Rows of any number -> two products, a softmax."""
-    rng = np.random.default_rng(0)
-    nodes = [
-        node("MatMul", ["x", "w1"], ["a"]),
-        node("Add", ["a", "b1"], ["b"]),
-        node("Relu", ["b"], ["c"]),
-        node("MatMul", ["c", "w2"], ["d"]),
-        node("Softmax", ["d"], ["y"], axis=-1),
-    ]
-    weights = {"w1": (40, 72), "b1": (72,), "w2": (72, 10)}
-    drawn = {name: rng.standard_normal(shape).astype(np.float32) / 8 for name, shape in weights.items()}
-    return _saved(path, nodes, [INFO("x", F, ["rows", 40])], ["y"], drawn)
-
-
-def encoder(path: Path) -> Path:
-    """Tokens and a mask of any length -> attention, the beginning of a table, sums over all."""
-    rng = np.random.default_rng(0)
-    nodes = [
-        node("Gather", ["table", "ids"], ["words"]),
-        node("Shape", ["ids"], ["shape"]),
-        node("Slice", ["shape", "one", "two"], ["length"]),
-        node("Slice", ["positions", "zero", "length", "one"], ["places"]),
-        node("Add", ["words", "places"], ["x"]),
-        *(node("MatMul", ["x", f"w{n}"], [n]) for n in "qkv"),
-        node("Transpose", ["k"], ["kt"], perm=[0, 2, 1]),
-        node("MatMul", ["q", "kt"], ["scores"]),
-        node("Cast", ["mask"], ["there"], to=F),
-        node("Sub", ["there", "unit"], ["away"]),
-        node("Mul", ["away", "huge"], ["bias"]),
-        node("Unsqueeze", ["bias", "one"], ["over"]),
-        node("Add", ["scores", "over"], ["kept"]),
-        node("Softmax", ["kept"], ["p"], axis=-1),
-        node("MatMul", ["p", "v"], ["hidden"]),
-        node("ReduceMean", ["hidden"], ["pooled"], axes=[1], keepdims=0),
-    ]
-    weights = {f"w{n}": rng.standard_normal((24, 24)).astype(np.float32) / 4 for n in "qkv"}
-    weights |= {"table": rng.standard_normal((50, 24)), "positions": rng.standard_normal((1, 40, 24))}
-    weights = {name: array.astype(np.float32) for name, array in weights.items()}
-    weights |= {"unit": np.float32(1), "huge": np.float32(1e9)}
-    weights |= {"zero": np.array([0]), "one": np.array([1]), "two": np.array([2])}
-    inputs = [INFO("ids", I, [1, "seq"]), INFO("mask", I, [1, "seq"])]
-    return _saved(path, nodes, inputs, ["hidden", "pooled"], weights, opset=13)
-
-
-def pictures(path: Path) -> Path:
-    """Pictures of any height and width, in steps of 8 -> convolutions (one by Winograd's rule), windows, sums."""
-    rng = np.random.default_rng(0)
-    nodes = [
-        node("Conv", ["x", "w0"], ["a"], pads=[1, 1, 1, 1], strides=[2, 2]),
-        node("Relu", ["a"], ["b"]),
-        node("Conv", ["b", "w1"], ["c"], pads=[1, 1, 1, 1], group=16),
-        node("Conv", ["c", "w2"], ["d"]),
-        node("MaxPool", ["d"], ["e"], kernel_shape=[2, 2], strides=[2, 2]),
-        node("Resize", ["e", "", "scales"], ["f"], mode="nearest"),
-        node("Conv", ["f", "w3"], ["g"], pads=[1, 1, 1, 1]),
-        node("Add", ["d", "g"], ["map"]),
-        node("GlobalAveragePool", ["map"], ["pooled"]),
-    ]
-    shapes = {"w0": (16, 3, 3, 3), "w1": (16, 1, 3, 3), "w2": (24, 16, 1, 1), "w3": (24, 24, 3, 3)}
-    weights = {name: rng.standard_normal(shape).astype(np.float32) / 3 for name, shape in shapes.items()}
-    weights |= {"scales": np.array([1, 1, 2, 2], np.float32)}
-    return _saved(path, nodes, [INFO("x", F, [1, 3, "height", "width"])], ["map", "pooled"], weights, opset=13)
-
-
-def _saved(
-    path: Path, nodes: list[onnx.NodeProto], inputs: list, outputs: list[str], weights: Feed, opset: int = 17
-) -> Path:
-    saved(path, nodes, inputs, outputs, weights)
-    model = onnx.load(path)
-    model.opset_import[0].version = opset
-    onnx.save(model, path)
-    return path
 
 
 def rows(n: int) -> Feed:

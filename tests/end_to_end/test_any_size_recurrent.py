@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from any_size_models import opened
 from control_models import INFO, B, F, I, body, node, saved
 from recurrent_models import model as recurrent_model
 
@@ -25,16 +26,6 @@ from modelc.package.spec import Repeat
 LONGEST, MOST_BATCH = 32, 6
 SIZES = ((1, 1), (2, 3), (3, 5), (7, 2), (12, 4), (20, 6), (25, 1), (32, 6))
 Feed = dict[str, np.ndarray]
-
-
-def opened(path: Path, dims: Mapping[str, Mapping[int, str]]) -> Path:
-    """The model with names in place of some extents of its inputs."""
-    model = onnx.load(path)
-    for given in model.graph.input:
-        for axis, name in dims.get(given.name, {}).items():
-            given.type.tensor_type.shape.dim[axis].dim_param = name
-    onnx.save(model, path)
-    return path
 
 
 def drawn(session: ort.InferenceSession, run: Mapping[str, int]) -> Feed:

@@ -59,14 +59,14 @@ def feed(n: int) -> dict[str, np.ndarray]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("any")
     model = rows(folder / "model.onnx")
-    modelc.compile(model, output=folder / "any.modelc", dims={"rows": range(1, 21)}, inputs=feed(13))
+    modelc.compile(model, output=folder / "any.modelc", dims={"rows": "1..20@9,4"}, inputs=feed(13))
     return model, folder / "any.modelc"
 
 
 def test_inputs_are_compared_at_their_own_size(made: tuple[Path, Path]) -> None:
     verification = read_package(made[1]).manifest.verification
     assert verification is not None and verification["sizes"][0] == {"rows": 13}
-    assert {"rows": 1} in verification["sizes"] and {"rows": 20} in verification["sizes"]
+    assert all({"rows": n} in verification["sizes"] for n in (1, 20, 9, 4))  # the last two are those that matter
 
 
 @pytest.mark.parametrize("inputs", [None, 5])
@@ -102,7 +102,7 @@ def test_choices_of_other_sizes_are_a_sentence(made: tuple[Path, Path], tmp_path
 def test_times_are_of_a_stated_size(made: tuple[Path, Path]) -> None:
     model, package = made
     timed = modelc.bench(package, against="ort", model=model, seconds=0.05)
-    assert timed["sizes"] == {"rows": 4} and timed["inputs"]["x"] == [4, 8]
+    assert timed["sizes"] == {"rows": 9} and timed["inputs"]["x"] == [9, 8]
     small, large = (modelc.profile(package, repeat=2, dims={"rows": n})["kernels"] for n in (2, 20))
     assert sum(k["flops"] for k in large) > 5 * sum(k["flops"] for k in small)
     assert modelc.profile(package, repeat=2, inputs=feed(3))["sizes"] == {"rows": 3}
@@ -117,10 +117,12 @@ def test_commands_say_the_size(made: tuple[Path, Path], tmp_path: Path, capsys: 
     assert command(["run", str(package), "--dim", "rows=7", "--outputs", str(tmp_path / "y.npz")]) == 0
     assert "y: float32[7, 6]" in (said := capsys.readouterr().out) and "of rows=7" in said
     assert command(["bench", str(package), "--seconds", "0.1"]) == 0
-    assert "at rows=4, the geometric middle" in capsys.readouterr().out
+    assert "at rows=9, what matters, as rows=4 does: --dim or" in capsys.readouterr().out
     assert command(["inspect", str(package)]) == 0
     said = capsys.readouterr().out
-    assert "input x: float32[rows, 8]" in said and "rows: 1 to 20, by the inputs of each run" in said
+    assert (
+        "input x: float32[rows, 8]" in said and "rows: 1 to 20, by the inputs of each run; schedules for 9, 4" in said
+    )
     assert command(["inspect", str(model)]) == 0
     assert "--dim rows=1..512" in capsys.readouterr().out
     assert command(["diff", str(package), str(package)]) == 0
@@ -130,7 +132,7 @@ def test_commands_say_the_size(made: tuple[Path, Path], tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--pad-dim", "rows"], "--pad-dim"),
+        (["--pad-dim", "rows"], "No such option '--pad-dim'. (Did you mean one of: '--dim'"),
         (["--shape", "scale=", "--shape", "scale="], "several --shape"),
         (["--precision", "auto"], "precision auto"),
         (["--weights", "int4"], "--weights"),
@@ -138,6 +140,9 @@ def test_commands_say_the_size(made: tuple[Path, Path], tmp_path: Path, capsys: 
         (["--state", "x=y"], "no input that the package takes has this dimension"),
         (["--bound", "nothing=3"], "no value"),
         (["--dim", "rows=3..2"], "--dim"),
+        (["--dim", "rows=1..9@12"], "sizes that matter among those of the dimension, 1 to 9; 12 is not"),
+        (["--dim", "rows=2..8:2@4,3"], "2 to 8 in steps of 2; 3 is not"),
+        (["--dim", "rows=1..9@"], "NAME=1..512@16,128"),
         (["--max-arena", "1B"], "--max-arena"),
     ],
 )
@@ -260,7 +265,7 @@ def test_wrong_expressions_are_refused(made: tuple[Path, Path], tmp_path: Path, 
 def test_sizes_of_runs(made: tuple[Path, Path]) -> None:
     package = read_package(made[1])
     plan = package.manifest.variants[0]
-    assert usual_run(plan) == {"rows": 4} and run_with(plan, {"rows": 20}, "it") == {"rows": 20}
+    assert usual_run(plan) == {"rows": 9} and run_with(plan, {"rows": 20}, "it") == {"rows": 20}
     fixed = at_inputs(package, feed(7))
     assert [t.shape for t in fixed.manifest.variants[0].outputs] == [(7, 6), ()] and fixed.dims == ({"rows": 7},)
     assert at_inputs(fixed, feed(7)) is fixed

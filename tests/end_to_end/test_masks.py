@@ -15,7 +15,6 @@ from node_models import model_of
 from onnx import TensorProto, helper
 
 import modelc
-from modelc.errors import ModelcError
 from modelc.frontend.steering.masks import ADDED_MASK, BINARY_MASK, INVERTED_MASK, Dimension, Mask, lengths, masks
 from modelc.frontend.steering.uses import Span, Uses, read_uses
 from modelc.package import TensorInfo
@@ -280,15 +279,3 @@ def test_a_package_that_hides_what_nothing_hides_is_refused(tmp_path: Path) -> N
     wrong = m.write(tmp_path / "wrong.onnx", m.node("Add", m.scores(), exported(m)))
     modelc.compile(wrong, output=tmp_path / "wrong.modelc")
     assert not modelc.verify(tmp_path / "wrong.modelc", right).passed
-
-
-@pytest.mark.parametrize(("dtype", "way", "hidden"), [(FLOAT, added, -10000), (BOOL, refused, 1), (BOOL, chosen, 0)])
-def test_shorter_inputs_are_filled_up_with_what_hides(tmp_path: Path, dtype: int, way: Ways, hidden: int) -> None:
-    m = Attention("mask", [BATCH, 1, 1, "seq"], dtype, "seq")
-    path = m.write(tmp_path / "m.onnx", m.node("Add", m.scores(), way(m)))
-    fixed = {"output": tmp_path / "p.modelc", "dims": {"seq": [3, 7]}, "pad_dims": ["seq"], "database": False}
-    result = modelc.compile(path, **fixed, pad_values={"mask": hidden})
-    assert result.report is not None and result.report.passed and result.report.samples > 2 * 3
-    if hidden:
-        with pytest.raises(ModelcError, match="filled up to"):
-            modelc.compile(path, **fixed)

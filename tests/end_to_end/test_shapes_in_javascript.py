@@ -25,7 +25,7 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 JAVASCRIPT = r"""
 import { load } from "changing";
-import { load as loadPadded } from "padded";
+import { load as loadLengths } from "lengths";
 
 const decimal = (array) => Array.from(array, (n) => n.toFixed(6)).join(" ");
 const refused = (call) => {
@@ -52,7 +52,7 @@ run([2, 8]);
 model.reset();
 model.seed(7n);
 run(new Int32Array([4, 4]));
-const other = await loadPadded();
+const other = await loadLengths();
 for (const length of [3, 11, 16]) {
     const ids = BigInt64Array.from({ length }, (_, i) => BigInt(i));
     const pairs = Float32Array.from({ length: 2 * length }, (_, i) => i);

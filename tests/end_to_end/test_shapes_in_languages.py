@@ -1,4 +1,4 @@
-"""Programs in C++ and Rust say shapes, and get what Python gets: variants, sizes that depend on data, padding."""
+"""Programs in C++ and Rust say shapes, and get what Python gets: variants, sizes that depend on data, any length."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CPP = r"""
 #include <unistd.h>
 
 #include "changing.hpp"
-#include "padded.hpp"
+#include "lengths.hpp"
 
 template <class Numbers>
 static void words(const Numbers &numbers, const char *end) {
@@ -85,7 +85,7 @@ static void run(changing::model &model, const modelc::shape &shape) {
     words(r.noise, "\n");
 }
 
-static void pad(padded::model &model, std::int64_t length) {
+static void of_length(lengths::model &model, std::int64_t length) {
     std::vector<std::int64_t> ids, next(16);
     std::vector<float> pairs, sums(16);
     for (int i = 0; i < length; i++) ids.push_back(i);
@@ -120,8 +120,8 @@ int main(int, char **argv) {
     model.reset();
     model.seed(7);
     run(model, {4, 4});
-    padded::model other(argv[2]);
-    for (int length : {3, 11, 16}) pad(other, length);
+    lengths::model other(argv[2]);
+    for (int length : {3, 11, 16}) of_length(other, length);
 
     std::ifstream file(params, std::ios::binary);
     std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
@@ -209,7 +209,7 @@ def test_cpp(native: tuple[Path, Path], tmp_path: Path, flag: str) -> None:
     (tmp_path / "app.cpp").write_text(CPP)
     places = [word for path in native for word in (f"-I{path}", f"-L{path}", f"-Wl,-rpath,{path}")]
     flags = [flag, "-Wall", "-Wextra", "-Werror", "-g", sanitizer, "-fno-sanitize-recover=all", *places]
-    command = ["c++", *flags, "app.cpp", "-lchanging", "-lpadded", "-pthread", "-o", "app"]
+    command = ["c++", *flags, "app.cpp", "-lchanging", "-llengths", "-pthread", "-o", "app"]
     subprocess.run(command, cwd=tmp_path, check=True)
     done = subprocess.run([tmp_path / "app", *native], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
@@ -263,11 +263,11 @@ fn run(model: &mut changing::Model, shape: [i64; 2]) {
     println!("{variant} | {weighted} | {}x{} {} | {total} | {noise}", extents[0], extents[1], words(places, 0));
 }
 
-fn pad(model: &mut padded::Model, length: i64) {
+fn of_length(model: &mut lengths::Model, length: i64) {
     let (ids, mut next, mut sums) = ((0..length).collect::<Vec<_>>(), [0i64; 16], [0f32; 16]);
     let pairs: Vec<f32> = (0..2 * length).map(|i| i as f32).collect();
-    let inputs = [padded::bytes_of(&ids), padded::bytes_of(&pairs)];
-    let outputs = [padded::bytes_of_mut(&mut next), padded::bytes_of_mut(&mut sums)];
+    let inputs = [lengths::bytes_of(&ids), lengths::bytes_of(&pairs)];
+    let outputs = [lengths::bytes_of_mut(&mut next), lengths::bytes_of_mut(&mut sums)];
     let variant = model.run_shaped([&[1, length], &[length, 2]], inputs, outputs).unwrap();
     let mut extent = |output, axis: usize| model.output_shape(variant, output).unwrap()[axis] as usize;
     println!("{variant} | {} | {}", words(&next[..extent(0, 1)], 0), words(&sums[..extent(1, 0)], 6));
@@ -290,8 +290,8 @@ fn main() {
     model.reset().unwrap();
     model.seed(7).unwrap();
     run(&mut model, [4, 4]);
-    let mut other = padded::Model::open(Some(c"padded.modelc"), 1).unwrap();
-    [3, 11, 16].iter().for_each(|&length| pad(&mut other, length));
+    let mut other = lengths::Model::open(Some(c"lengths.modelc"), 1).unwrap();
+    [3, 11, 16].iter().for_each(|&length| of_length(&mut other, length));
 
     let bytes = fs::read("changing.modelc/params.bin").unwrap();
     let room: &'static mut [u8] = vec![0; bytes.len() + 64].leak();

@@ -98,3 +98,22 @@ def test_the_form_is_chosen_for_all_together() -> None:
     same = {key: Reader(None, {}, {0: 2}) for key in "xyz"}  # three Tasks of one Program, twice each
     assert [*_assigned(same, "xyz", offers, [5.0])] == [(C, ["z", "x", "y"])]
     assert [*_assigned(same, "xyz", offers, [4.9])] == [(B, ["y", "z"]), (A, ["x"])]
+
+
+def test_variants_share_parameters_and_kernels(tmp_path) -> None:
+    weight = np.random.default_rng(0).standard_normal((64, 64)).astype("f4")
+    nodes = [
+        helper.make_node("MatMul", ["style", "w"], ["s"]),
+        helper.make_node("Tanh", ["s"], ["t"]),
+        helper.make_node("Add", ["x", "t"], ["y"]),
+    ]
+    shapes = {"x": ["seq", 64], "style": [1, 64], "y": ["seq", 64]}
+    x, style, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in shapes.items())
+    graph = helper.make_graph(nodes, "g", [x, style], [y], [numpy_helper.from_array(weight, "w")])
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), path)
+    modelc.compile(path, output=tmp_path / "p", dims={"seq": (3, 5, 9)}, verify=False, database=False)
+    manifest = read_package(tmp_path / "p").manifest
+    every = [{step.symbol for step in plan.steps} for plan in manifest.variants]
+    assert [len(steps) for steps in every] == [2] * 3 and len(set[str]().union(*every)) == 1 + 3
+    assert manifest.files["params.bin"].bytes == 64 * 64 * 4

@@ -130,10 +130,9 @@ def test_a_decoder_with_its_cache_generates_the_tokens_of_onnx_runtime(tmp_path)
 
 def test_tune_keeps_states_and_divides_what_is_said_of_several_models(tmp_path, in_brief) -> None:
     first, second = cell(tmp_path / "a.onnx"), named(tmp_path / "b.onnx")
-    fixed = Inputs((), {"n": 2, "m": 3}, states={**STATES, "k": "k_next"}, pad_dims=("m",), pad_values={"z": 1.0})
+    fixed = Inputs((), {"n": 2, "m": 3}, states={**STATES, "k": "k_next"})
     one, two = divided(fixed, [first, second])
-    assert (one.dims, one.states, one.pad_dims, one.pad_values) == ({"n": 2}, STATES, (), {})
-    assert (two.dims, two.states, two.pad_dims) == ({"m": 3}, {"k": "k_next"}, ("m",)) and two.pad_values == {"z": 1.0}
+    assert (one.dims, one.states) == ({"n": 2}, STATES) and (two.dims, two.states) == ({"m": 3}, {"k": "k_next"})
     x = np.zeros((2, 4), np.float32)
     assert [list(data or ()) for data in data_of({"x": x, "z": x}, [first, second])] == [["x"], ["z"]]
     options = {"budget": "1", "database": False, "dims": {"n": 2}, "states": STATES, "inputs": feeds(2, 0)}

@@ -57,7 +57,7 @@ MATRIX = """schema: 1
 targets: [x86-64-v3, cortex-a76]
 models:
   MODEL: {path: MODEL.onnx}
-  TEXT: {path: TEXT.onnx, dims: {batch: 1, seq: [8, 16]}, pad-dims: [seq]}
+  TEXT: {path: TEXT.onnx, dims: {batch: 1, seq: 1..16}}
 """
 
 

@@ -7,9 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modelc.compile.any_size import AnySize
+from modelc.compile.pinned import pin_extents
+from modelc.errors import ModelError
 from modelc.ir.explain import Explained, Unexplained
 from modelc.ir.expr import Size
-from modelc.ir.sizes import DependsOnSize, Sized, at, larger, least, most, number_of, sized, smaller, text_of
+from modelc.ir.graph import Graph, Value
+from modelc.ir.sizes import DependsOnSize, Sized, Sizes, at, larger, least, most, number_of, sized, smaller, text_of
+from modelc.package.spec import FreeSize
 
 S, T = Size("s", 1, 200), Size("t", 2, 40)
 OPERATIONS = ("+", "-", "*", "//", "%", "min", "max")
@@ -115,7 +120,44 @@ def test_limits_are_exact_where_intervals_say_no_sign() -> None:
     assert (least(trips), most(trips)) == (1, 8)
 
 
+def test_a_multiple_of_what_is_known_is_that() -> None:
+    """480 * ((s + 1) // 4) gives the same at these samples."""
+    samples = tuple({"s": n} for n in (125, 126, 131, 167))
+    explained = Explained((S,), samples)
+    half = explained.number(tuple((run["s"] + 3) // 8 for run in samples))
+    whole = explained.number(tuple((run["s"] + 3) // 8 * 960 for run in samples))
+    assert [at(whole, {"s": n}) for n in range(1, 200)] == [960 * at(half, {"s": n}) for n in range(1, 200)]
+
+
+def test_extents_are_pinned_down_by_further_imports() -> None:
+    """(s + 1) // 8 is as long as (s + 3) // 8 at the samples."""
+    any_size = AnySize.of_package([FreeSize("s", 8, 4096, 1, 0, 0)])
+
+    def graph_at(run: Sizes) -> Graph:
+        looked_at.append(run["s"])
+        if run["s"] == 8:
+            raise ModelError("it is not taken")
+        return Graph("g", ("x",), ("y",), {"y": Value("y", "float32", ((run["s"] + 3) // 8, 4))}, ())
+
+    looked_at: list[int] = []
+    graphs = [graph_at(run) for run in any_size.samples]
+    looked_at.clear()
+    pin_extents(any_size, graphs, graph_at)
+    number = any_size.explained.number(tuple(graph.values["y"].shape[0] for graph in graphs))
+    assert all(at(number, {"s": n}) == (n + 3) // 8 for n in range(8, 4097)) and 0 < len(looked_at) < 8
+
+
 def test_what_no_expression_gives_is_said() -> None:
     samples = tuple({"s": n} for n in (11, 12, 17, 40))
     with pytest.raises(Unexplained, match="no expression of s gives 5 at s=11, 9 at s=12"):
         Explained((S,), samples).number((5, 9, 6, 80))
+
+
+@given(st.integers(1, 40), st.integers(0, 700), st.floats(0, 1))
+def test_samples_are_near_what_matters_and_within_bounds(low: int, further: int, where: float) -> None:
+    matter = low + round(where * further)
+    any_size = AnySize.of_package([FreeSize("s", low, low + further, 1, 0, 0, (matter,))])
+    samples = [run["s"] for run in any_size.samples]
+    assert all(low <= n <= low + further for n in samples) and len({*samples}) == len(samples) >= min(3, further)
+    assert abs(samples[0] - matter) <= 12 and {"s": matter} in any_size.checked()
+    assert all(low <= run["s"] <= low + further for run in any_size.explained_tasks.samples)
