@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from modelc.compile.caches import runs_in_order
 from modelc.compile.options import flag_of
 from modelc.errors import ModelError
 from modelc.frontend.load.outline import read_outline
@@ -98,7 +99,10 @@ class AnySize:
         return dict(zip(self.names, ranges_of(self.free).values(), strict=True))
 
     def checked(self) -> tuple[Sizes, ...]:
-        """The sizes that a package is verified at: others than the samples, where a range has enough of them."""
+        """The sizes that a package is verified at: others than the samples, where a range has enough of them. Where a
+        cache grows, one run after the other."""
+        if any(size.is_length for size in self.free):
+            return tuple(runs_in_order(self.free))
         least = {size.name: size.least for size in self.free}
         odd = {s.name: min(s.most, max(s.least, 2 * self.usual[s.name] // 3 + 2 * k)) for k, s in enumerate(self.free)}
         near = {s.name: min(s.most, s.least + 6 + k) for k, s in enumerate(self.free)}
@@ -107,10 +111,13 @@ class AnySize:
         return tuple(distinct.values())
 
 
-def any_size(model: Path, ranges: Mapping[str, range], kept: Collection[str] = ()) -> AnySize:
-    """The free dimensions `ranges` of a model, of whose inputs the package has those that are not `kept`: constants and
-    states. Raises ModelError."""
-    declared = {n: dims for n, dims in declared_shapes(read_outline(model).graph).items() if n not in kept}
+def any_size(
+    model: Path, ranges: Mapping[str, range], constants: Collection[str] = (), states: Collection[str] = ()
+) -> AnySize:
+    """The free dimensions `ranges` of a model, of whose inputs the package has those that are neither `constants` nor
+    `states`. What a state alone has is the length of a cache that grows. Raises ModelError."""
+    every = declared_shapes(read_outline(model).graph)
+    declared = {n: dims for n, dims in every.items() if n not in {*constants, *states}}
     if len(ranges) > MOST_SIZES:
         raise ModelError(f"{len(ranges)} dimensions are open; at most {MOST_SIZES} are possible: fix some with --dim")
     free, taken = [], set[str]()
@@ -121,15 +128,18 @@ def any_size(model: Path, ranges: Mapping[str, range], kept: Collection[str] = (
             for axis, dim in enumerate(dims or ())
             if dim == name
         ]
+        unit, least = numbers.step, 1
+        if not places and any(name in (every[state] or ()) for state in states):
+            places, least = [(-1, -1)], 0
         if not places:
             names = list(dict.fromkeys(d for dims in declared.values() for d in dims or () if isinstance(d, str)))
             raise ModelError(
                 f"--dim {name}={flag_of(numbers)}: no input that the package takes has this dimension by itself; their "
                 f"free dimensions are {', '.join(map(repr, names)) or 'none'}"
             )
-        unit = numbers.step
-        if not len(numbers) or numbers[0] < 1:
-            raise ModelError(f"--dim {name}={flag_of(numbers)}: expected sizes from 1 on, the least before the most")
+        if not len(numbers) or numbers[0] < least or (not least and (unit > 1 or numbers[0])):
+            expected = "sizes from 1 on" if least else "lengths of a cache from 0 on in steps of 1"
+            raise ModelError(f"--dim {name}={flag_of(numbers)}: expected {expected}, the least before the most")
         if numbers[0] % unit:
             raise ModelError(
                 f"--dim {name}={flag_of(numbers)}: sizes in steps of {unit} are its multiples; expected a least one "

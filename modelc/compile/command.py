@@ -132,7 +132,7 @@ def _of_any_size(
 ) -> CompileResult:
     """The compilation of one package for every size in `ranges`."""
     check_one_variant(request, wanted, ranges, settings)
-    open_sizes = any_size(request.path, ranges, {*wanted.constants, *settings.inputs.states})
+    open_sizes = any_size(request.path, ranges, wanted.constants, settings.inputs.states)
     fixed = {name: numbers for name, numbers in wanted.dims.items() if name not in ranges}
     target = target if target is not None else load_target("native")
     each = [{**fixed, **{n: (k,) for n, k in open_sizes.dims(run).items()}} for run in open_sizes.samples]

@@ -13,6 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modelc.compile.any_size import AnySize, NeedsLargest, generalised_program, program_at
+from modelc.compile.caches import Caches, caches_of, growing_states
 from modelc.compile.choices import Shapes
 from modelc.compile.config import Config
 from modelc.compile.fixed import Inputs
@@ -74,6 +75,7 @@ class OpenRun(Run):
 
     any_size: AnySize = field(default_factory=lambda: AnySize((), (), ()))
     given_inputs: Mapping[str, NDArray[Any]] | None = None
+    caches: Caches | None = None  # None: it is not known yet
     loops: frozenset[str] | None = None  # nodes that sizes say the number of iterations of; None: it is not known yet
 
     def originals(self, bounds: Mapping[str, int]) -> Sequence[Graph]:
@@ -101,6 +103,20 @@ class OpenRun(Run):
         """The dimensions of the inputs that the package leaves open."""
         return self.any_size.ranges
 
+    @cached_property
+    def growing(self) -> Mapping[str, str]:
+        """The states that are caches which grow, and the dimension that is their length."""
+        pairs = zip(self.any_size.names, self.any_size.free, strict=True)
+        return growing_states(self.model, self.config.inputs.states, [name for name, size in pairs if size.is_length])
+
+    def with_caches(self, graphs: list[Graph]) -> list[Graph]:
+        """The simplified graphs with the places of caches that grow."""
+        if self.caches is None:
+            self.caches = caches_of(graphs, self.config.inputs.states, self.growing, self.any_size.explained)
+            self.free = self.caches.lengthened(self.free)
+            self.any_size = replace(self.any_size, free=self.free)
+        return [self.caches.placed(graph) for graph in graphs]
+
     def shapes_at(self, run: Sizes) -> Shapes:
         """The shapes of the model's inputs in a run."""
         declared = declared_shapes(read_outline(self.model).graph)
@@ -120,7 +136,7 @@ class OpenRun(Run):
 
     def _made(self, programs: Programs, output: Path, verify: bool, keep_unverified: bool) -> Built:
         general = self.general(programs)
-        for name in self.config.inputs.states:
+        for name in self.config.inputs.states.keys() - self.growing.keys():
             if any(map(is_sized, general.values[name].shape)):
                 shape = ", ".join(map(text_of, general.values[name].shape))
                 raise ModelError(
@@ -156,6 +172,8 @@ class OpenRun(Run):
         what = f"the model {self.model}"
         own = run_of(Plan(self.tensors_at(self.any_size.usual), (), (), free=self.free), inputs, what)
         check_feed([self.tensors_at(own)], inputs, what)
+        if self.growing:  # the first run of several
+            return inputs, (own, *runs)
         return inputs, (own, *(run for run in runs if run != own))
 
     def tensors_at(self, run: Sizes) -> tuple[TensorInfo, ...]:

@@ -44,6 +44,7 @@ def show_graph(graph: Graph, elide: int | None = None) -> str:
         for body in node.bodies:
             lines += ["  begin", *(f"  {line}" for line in show_graph(body, elide).splitlines()), "  end"]
     lines += [f"  output {_name(name)}" for name in graph.outputs]
+    lines += [f"  grown {_name(g.past)} in {_name(g.present)} axis={g.axis} room={g.room}" for g in graph.grown]
     lines += [f"  note {json.dumps(note)}" for note in graph.notes]
     return "\n".join(lines) + "\n"
 

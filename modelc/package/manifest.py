@@ -96,9 +96,10 @@ class Manifest:
 _ABSENT = (
     *("stride", "loops", "control", "slots", "states", "sizes", "count", "condition", "go", "refusal"),
     *("padding", "fills", "bounds", "on", "written", "extents", "takes", "free", "origin"),
+    *("room", "growth"),
 )
 _NUMBERS = frozenset(  # that may depend on sizes
-    {"extents", "extent", "offset", "stride", "shape", "strides", "low", "high", "limit", "flops", "bytes"}
+    {"extents", "extent", "offset", "stride", "shape", "strides", "low", "high", "limit", "flops", "bytes", "growth"}
 )
 
 

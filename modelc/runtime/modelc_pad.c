@@ -22,9 +22,10 @@ int mc_fits(const mc_variant *v, const int64_t *const *shapes) {
     return 1;
 }
 
-int mc_is_exact(const mc_variant *v, const int64_t *const *shapes) {
+static int is_exact(const modelc_handle *handle, int32_t variant, const int64_t *const *shapes) {
+    const mc_variant *v = &mc_the_model.variants[variant];
     int64_t dims[MC_MOST_SIZES];
-    if (v->size_count) return mc_dims_of(v, shapes, dims, NULL, 0);
+    if (v->size_count) return !mc_dims_of(handle, variant, shapes, dims, NULL, 0);
     for (int32_t k = 0; k < v->input_count; k++)
         for (int32_t axis = 0; axis < v->inputs[k].rank; axis++)
             if (shapes[k][axis] != v->inputs[k].shape[axis]) return 0;
@@ -46,11 +47,11 @@ static uint64_t input_bytes(const mc_variant *v) {
     return bytes;
 }
 
-int32_t mc_variant_for(const int64_t *const *shapes) {
+int32_t mc_variant_for(const modelc_handle *handle, const int64_t *const *shapes) {
     int32_t best = -1;
     for (int32_t n = 0; n < mc_the_model.variant_count; n++) {
         const mc_variant *v = &mc_the_model.variants[n];
-        if (mc_is_exact(v, shapes)) return n;
+        if (is_exact(handle, n, shapes)) return n;
         if (mc_fits(v, shapes) && (best < 0 || input_bytes(v) < input_bytes(&mc_the_model.variants[best]))) best = n;
     }
     return best;
@@ -69,10 +70,15 @@ static size_t say_shapes(char *sentence, size_t size, size_t n, const mc_variant
     return n;
 }
 
-void mc_no_variant(const int64_t *const *shapes, char *sentence, size_t size) {
+modelc_status mc_no_variant(const modelc_handle *handle, const int64_t *const *shapes) {
     int64_t dims[MC_MOST_SIZES];
+    char *sentence = mc_message();
+    const size_t size = MC_MESSAGE_BYTES;
     const mc_variant *only = &mc_the_model.variants[0];
-    if (mc_the_model.variant_count == 1 && only->size_count && !mc_dims_of(only, shapes, dims, sentence, size)) return;
+    if (mc_the_model.variant_count == 1 && only->size_count) {
+        const modelc_status status = mc_dims_of(handle, 0, shapes, dims, sentence, size);
+        if (status) return status;
+    }
     size_t n = mc_append(sentence, size, 0, "the model was given ");
     n = say_shapes(sentence, size, n, &mc_the_model.variants[0], shapes);
     n = mc_append(sentence, size, n, "; it was compiled for ");
@@ -83,6 +89,7 @@ void mc_no_variant(const int64_t *const *shapes, char *sentence, size_t size) {
     for (int32_t d = 0; d < mc_the_model.dim_count; d++)
         n = mc_append(sentence, size, n, "%s%s", d ? ", " : "; inputs may be shorter, all of them alike, along ",
                       mc_the_model.dims[d]);
+    return MODELC_BAD_ARGUMENT;
 }
 
 /* ---- copies ---- */

@@ -124,7 +124,9 @@ def verify_outputs(
             compared += 1
             within = inside[number] if inside else None
             try:  # first, as it says what is out of range
-                made = runner.run(feed, within.watch({**fed, **filled_up(read, feed)}, going) if within else None)
+                made = runner.run(
+                    number, feed, within.watch({**fed, **filled_up(read, feed)}, going) if within else None
+                )
             except VerificationError as error:
                 failure = f"did not run: {error}"
                 if within is not None:

@@ -100,7 +100,7 @@ def resized(
         dim: n
         for name, shape in shapes.items()
         for dim, n in zip(declared[name] or (), shape, strict=False)
-        if isinstance(dim, str) and dim
+        if isinstance(dim, str) and len(_summands(dim)) == 1
     }
     sizes = {**own, **dims}
 
