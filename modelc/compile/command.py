@@ -29,6 +29,7 @@ from modelc.frontend.quantize.recipe import INT8, Recipe
 from modelc.frontend.quantize.write import emit_quantized, write_quantized
 from modelc.frontend.steering.flags import Steered, looked_at
 from modelc.frontend.steering.specialise import dimension_names
+from modelc.frontend.steering.states import growing_dims
 from modelc.ir.candidate import Candidate
 from modelc.scratch import TemporaryFolder
 from modelc.target import Target, load_target
@@ -52,7 +53,8 @@ def compile_request(request: CompileRequest) -> CompileResult:
         otherwise = chosen.config if locked else replace(chosen.config, inputs=Inputs())
     settings = request.settings(otherwise).fixing(request.fixed)
     with blaming(f"model {path}"):
-        wanted = as_chosen(locked, request.fixed, settings.inputs)
+        settings = settings.naming(path)
+        wanted = replace(as_chosen(locked, request.fixed, settings.inputs), states=settings.inputs.states)
         ranges = {name: numbers for name, numbers in wanted.dims.items() if isinstance(numbers, range)}
         if request.choices is None and _may_be_open(request, wanted, settings):
             ranges |= _left_open(path, wanted, ranges)
@@ -106,18 +108,24 @@ def _may_be_open(request: CompileRequest, wanted: Inputs, settings: Config) -> b
     needing = (request.recipe, request.weights, request.inputs, request.shapes, request.emit_onnx, request.calibrate)
     own_database = isinstance(request.database, str | Path)
     plain = settings.policy.precision == "f32" and request.precision != INT8 and not own_database
-    return plain and not variants and not any((*needing, wanted.states, wanted.pad_dims, wanted.pad_values))
+    if any((*needing, wanted.pad_dims, wanted.pad_values)) or variants or not plain:
+        return False
+    return not wanted.states or bool(growing_dims(read_outline(request.path).graph, wanted.states)[0])
 
 
 def _left_open(path: Path, wanted: Inputs, ranges: Mapping[str, range]) -> dict[str, range]:
-    """The ranges of dimensions that nothing is said of."""
+    """The ranges of dimensions that nothing is said of. Caches grow along one alone: their others are 1."""
+    lengths, others = growing_dims(read_outline(path).graph, wanted.states)
+    fixed = {name: range(1, 2) for name in sorted(others - lengths) if name not in wanted.dims}
+    wanted = replace(wanted, dims={**wanted.dims, **{name: (1,) for name in fixed}})
     numbers = {name: given[0] for name, given in wanted.dims.items() if len(given)}
     _, partly = looked_at(read_outline(path).graph, {}, numbers, wanted.constants)
     names = [name for name in dimension_names(partly) if name not in wanted.dims]
     if not names or any(extents is None for extents in partly.values()):
-        return {}
+        return fixed
     middle = {name: (numbers[len(numbers) // 2],) for name, numbers in ranges.items() if len(numbers)}
-    return default_ranges(path, partly, names, ((), {**wanted.dims, **middle}, wanted.constants))
+    every = ((), {**wanted.dims, **middle}, wanted.constants)
+    return {**fixed, **default_ranges(path, partly, names, every, lengths=lengths)}
 
 
 def _of_any_size(

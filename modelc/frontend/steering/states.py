@@ -4,6 +4,7 @@ cache_out."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from shlex import quote
 
 import onnx
 
+from modelc.errors import ModelError
 from modelc.frontend.load.read import ELEMENT_TYPES
 from modelc.frontend.steering.specialise import free_inputs
 
@@ -19,6 +21,7 @@ AFTER = frozenset(("present", "next", "new", "updated", "cur", "current", "cache
 WEAK = frozenset(("in", "input", "out", "output"))  # which say it of a state alone
 STATES = frozenset(("state", "states", "cache", "caches", "hidden", "cell", "mem", "memory", "key", "value", "h", "c"))
 ENDS = (("0", "n"), ("i", "o"), ("0", "1"))  # h0 and hn, r1i and r1o, h_0 and h_1
+MANY = "*"
 _KEPT = re.compile(r"^(past|present)[._]?(key[._]?values?|kv)s?(?=[._])", re.IGNORECASE)
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 Dims = tuple[int | str, ...]
@@ -44,6 +47,72 @@ class StateCandidate:
     @property
     def flag(self) -> str:
         return f"--state {quote(f'{self.input}={self.output}')}"
+
+
+def states_by_name(graph: onnx.GraphProto, states: Mapping[str, str]) -> dict[str, str]:
+    """The states, where INPUT=OUTPUT with a * in both is one of each input that it matches. Raises ModelError."""
+    inputs, named = free_inputs(graph), dict[str, str]()
+    for given, output in states.items():
+        if MANY not in given or given in inputs:
+            named[given] = output
+            continue
+        pattern = re.compile("(.*)".join(map(re.escape, given.split(MANY))))
+        matches = [match for name in inputs if (match := pattern.fullmatch(name))]
+        first, *others = output.split(MANY)
+        if not matches or given.count(MANY) != len(others):
+            raise ModelError(
+                f"--state {given}={output}: expected as many {MANY} in both, and inputs that the first matches; the "
+                f"model's inputs are {', '.join(map(repr, inputs))}"
+            )
+        for match in matches:
+            named[match[0]] = first + "".join(part + more for part, more in zip(match.groups(), others, strict=True))
+    return named
+
+
+def growing_dims(graph: onnx.GraphProto, states: Mapping[str, str]) -> tuple[set[str], set[str]]:
+    """Of states of which a run gives back more than it was handed, by the shapes that the model declares: the
+    dimensions along which they grow, and their other free ones."""
+    inputs, outputs = free_inputs(graph), {o.name: o for o in graph.output}
+    growing, others = set[str](), set[str]()
+    for past, present in states.items():
+        if past not in inputs or present not in outputs:
+            continue
+        before, after = _dims(inputs[past]), _dims(outputs[present])
+        if before is None or after is None or len(before) != len(after):
+            continue
+        longer = {dim for dim, other in zip(before, after, strict=True) if _differ(dim, other) and isinstance(dim, str)}
+        growing |= longer
+        others |= {dim for dim in before if longer and isinstance(dim, str) and dim} - longer
+    return growing, others
+
+
+def flags_of(candidates: Iterable[StateCandidate], inputs: Iterable[str]) -> list[str]:
+    """The flags that make candidates states, one for all of a pattern: `past_key_values.*=present.*`."""
+    candidates, inputs, flags = [*candidates], [*inputs], list[str]()
+    pairs = {one.input: one.output for one in candidates}
+    for one in candidates:
+        pattern = _pattern(one)
+        begin = pattern[0].removesuffix(MANY)
+        alike = {name for name in inputs if name.startswith(begin)}
+        fits = all(name in pairs and _pattern_of(name, pairs[name]) == pattern for name in alike)
+        text = "=".join(pattern) if fits and len(alike) > 1 else f"{one.input}={one.output}"
+        flags.append(f"--state {quote(text)}")
+    return list(dict.fromkeys(flags))
+
+
+def _pattern(one: StateCandidate) -> tuple[str, str]:
+    return _pattern_of(one.input, one.output)
+
+
+def _pattern_of(before: str, after: str) -> tuple[str, str]:
+    """Two names with a * for what they end with alike, from a separator on."""
+    count = len(os.path.commonprefix([before[::-1], after[::-1]]))
+    end = before[len(before) - count :]
+    separator = re.search(r"[._/]", end)
+    if separator is None:
+        return before, after
+    rest = len(end) - separator.end()
+    return before[: len(before) - rest] + MANY, after[: len(after) - rest] + MANY
 
 
 def _differ(first: int | str, second: int | str) -> bool:
