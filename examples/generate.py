@@ -142,7 +142,9 @@ def tokenizer_of(file: Gguf) -> Any:
     bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), bytes_of])
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(w, special=True) for w, kind in zip(words, kinds, strict=True) if kind == 3])
+    tokenizer.add_special_tokens(
+        [AddedToken(w, special=True) for w, kind in zip(words, kinds, strict=True) if kind == 3]
+    )
     return tokenizer
 
 

@@ -3,8 +3,8 @@
     file = Gguf("model.gguf")
     file.metadata["llama.block_count"], file.tensor("token_embd.weight").shape
 
-The layout is that of the specification (github.com/ggml-org/ggml, docs/gguf.md); blocks of quantized numbers are those of
-ggml's formats Q4_1 and Q8_0.
+The layout is that of the specification (github.com/ggml-org/ggml, docs/gguf.md); blocks of quantized numbers are those
+of ggml's formats Q4_1 and Q8_0.
 """
 
 from __future__ import annotations

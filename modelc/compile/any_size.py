@@ -12,7 +12,8 @@ import keyword
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from modelc.ir.explain import Explained, Unexplained
 from modelc.ir.expr import Size
 from modelc.ir.generalise import generalised
 from modelc.ir.program import BoundTask, Placed, Program
-from modelc.ir.sizes import Sizes, is_sized
+from modelc.ir.sizes import Sizes, is_sized, sized, sizes_of
 from modelc.package.runs import ranges_of
 from modelc.package.spec import FreeSize
 
@@ -72,7 +73,7 @@ class AnySize:
         for size in self.free:
             at = self.usual[size.name]
             samples += [{**self.usual, size.name: n} for n in range(at, min(at + RESIDUES, size.most) + 1)]
-        samples.append(self.largest)
+        samples.append({size.name: size.most for size in self.free})
         distinct = {tuple(run.values()): run for run in samples}
         return Explained(self.sizes, tuple(distinct.values()))
 
@@ -82,7 +83,11 @@ class AnySize:
 
     @property
     def largest(self) -> Sizes:
-        return {size.name: size.most for size in self.free}
+        """Sizes at which constants are longest: as if what is in a cache were new."""
+        lengths = [size for size in self.free if size.is_length]
+        longer = {s.name: length.most for length in lengths for s in sizes_of([length.growth])}
+        most = {size.name: size.most + longer.get(size.name, 0) for size in self.free}
+        return {**most, **{length.name: 0 for length in lengths}}
 
     def dims(self, run: Sizes) -> dict[str, int]:
         """What the model's dimensions are in a run."""
@@ -190,12 +195,19 @@ def _others(size: FreeSize) -> list[int]:
 
 def generalised_program(samples: Sequence[Program], largest: Program | None, open_sizes: AnySize) -> Program:
     """The Programs at the samples as one. Constants that are longer at larger sizes are the beginning of what they are
-    in the `largest`. Raises ModelError, with the place where they are no such thing."""
-    general, samples = _general(samples, open_sizes)
-    return _with_constants(general, samples, largest)
+    in the `largest`, or what is there from a cache's length on. Raises ModelError, with the place where they are no
+    such thing."""
+    general, places = _general(samples, open_sizes)
+    lengths = [size for size in open_sizes.free if size.is_length]
+    starts: Starts = [(0, (0,) * len(places))]
+    starts += [(sized(s.size), tuple(open_sizes.samples[k][s.name] for k in places)) for s in lengths]
+    return _with_constants(general, [samples[k] for k in places], largest, starts)
 
 
-def _with_constants(general: Program, samples: Sequence[Program], largest: Program | None) -> Program:
+Starts = list[tuple[int, tuple[int, ...]]]  # where a part of a constant may begin: in every run, and in the samples
+
+
+def _with_constants(general: Program, samples: Sequence[Program], largest: Program | None, starts: Starts) -> Program:
     """The general Program with the constants of the samples, in its bodies too."""
     values, constants = {**general.values}, dict[str, Array]()
     strided = set[str]()
@@ -205,8 +217,9 @@ def _with_constants(general: Program, samples: Sequence[Program], largest: Progr
         if all(x is data or (x.shape == data.shape and np.array_equal(x, data)) for x in each):
             constants[name] = data
             continue
-        constants[name], strides = _beginning(name, values[name].shape, each, largest, name not in taken)
-        values[name] = replace(values[name], strides=strides)
+        own = starts if name not in taken else starts[:1]
+        constants[name], strides, offset = _part(name, values[name].shape, each, largest, name not in taken, own)
+        values[name] = replace(values[name], strides=strides, offset=offset)
         strided.add(name)
     tasks = [_with_strides(bound, values, strided) for bound in general.tasks]
     of_largest = {bound.task.name: bound.bodies for bound in largest.tasks} if largest is not None else {}
@@ -215,16 +228,22 @@ def _with_constants(general: Program, samples: Sequence[Program], largest: Progr
             in_samples = zip(*(sample.tasks[k].bodies for sample in samples), strict=True)
             at_most = of_largest.get(bound.task.name, (None,) * len(bound.bodies))
             inner = zip(bound.bodies, in_samples, at_most, strict=True)
-            tasks[k] = replace(bound, bodies=tuple(_with_constants(*bodies) for bodies in inner))
+            tasks[k] = replace(bound, bodies=tuple(_with_constants(*bodies, starts) for bodies in inner))
     return replace(general, values=values, constants=constants, tasks=tuple(tasks))
 
 
-def _beginning(
-    name: str, shape: tuple[int, ...], each: Sequence[Array], largest: Program | None, once_where_same: bool
-) -> tuple[Array, tuple[int, ...]]:
-    """What is stored of a constant whose length depends on sizes, and the strides by which it is read: along a
-    dimension in which it is everywhere the same once, along others for the most (`once_where_same`; control flow takes
-    what is in one piece). Raises ModelError for another one, NeedsLargest where it is not known."""
+def _part(
+    name: str,
+    shape: tuple[int, ...],
+    each: Sequence[Array],
+    largest: Program | None,
+    once_where_same: bool,
+    starts: Starts,
+) -> tuple[Array, tuple[int, ...], int]:
+    """What is stored of a constant that depends on sizes, the strides by which it is read, and from which element on:
+    along a dimension in which it is everywhere the same once, along others for the most (`once_where_same`; control
+    flow takes what is in one piece). Raises ModelError for one that is no part of it, NeedsLargest where it is not
+    known."""
     free = [axis for axis, n in enumerate(shape) if is_sized(n)]
     same = [
         axis
@@ -232,39 +251,51 @@ def _beginning(
         if once_where_same and all(np.array_equal(x, np.repeat(x[_first(axis)], x.shape[axis], axis)) for x in each)
     ]
     once = [x[tuple(slice(1) if axis in same else slice(None) for axis in range(x.ndim))] for x in each]
-    if {*free} == {*same}:
+    moving = [axis for axis in range(len(shape)) if axis not in same and (axis in free or len(starts) > 1)]
+    if {*free} == {*same} and all(np.array_equal(x, once[0]) for x in once):
         whole = once[0]
     elif largest is None:
         raise NeedsLargest
     else:
         there = largest.constants.get(name, each[0][:0])
         whole = there[tuple(slice(1) if axis in same else slice(None) for axis in range(there.ndim))]
-    fits = bool(free) and all(
-        x.ndim == whole.ndim and x.size and np.array_equal(x, whole[tuple(map(slice, x.shape))]) for x in once
+    strides, rows = compact_strides(whole.shape), range(len(once))
+    for chosen in product(starts, repeat=len(moving)):
+        begin = [dict(zip(moving, (start[k] for _, start in chosen), strict=True)) for k in rows]
+        if all(map(partial(_is_part, whole), once, begin)):
+            offset = sum(strides[axis] * start for axis, (start, _) in zip(moving, chosen, strict=True))
+            return (
+                np.ascontiguousarray(whole),
+                tuple(0 if axis in same else s for axis, s in enumerate(strides)),
+                offset,
+            )
+    raise ModelError(
+        f"the constant {name!r} depends on sizes otherwise than by its length: expected it to be the beginning of "
+        "one for the largest size, or what is there behind a cache; fix dimensions with --dim"
     )
-    if not fits:
-        raise ModelError(
-            f"the constant {name!r} depends on sizes otherwise than by its length: expected it to be the beginning of "
-            "one for the largest size; fix dimensions with --dim"
-        )
-    strides = compact_strides(whole.shape)
-    return np.ascontiguousarray(whole), tuple(0 if axis in same else s for axis, s in enumerate(strides))
+
+
+def _is_part(whole: Array, part: Array, begin: Mapping[int, int]) -> bool:
+    """Whether an array is what is in the whole from the places `begin` on."""
+    if part.ndim != whole.ndim or not part.size:
+        return False
+    region = tuple(slice(begin.get(axis, 0), begin.get(axis, 0) + n) for axis, n in enumerate(part.shape))
+    return np.array_equal(part, whole[region])
 
 
 def _first(axis: int) -> tuple[slice, ...]:
     return (slice(None),) * axis + (slice(1),)
 
 
-def _general(samples: Sequence[Program], open_sizes: AnySize) -> tuple[Program, Sequence[Program]]:
-    """The Program without constants, and the samples that say it: where one that is far from the usual sizes is cut
-    into other Tasks, as costs less there, the others do."""
+def _general(samples: Sequence[Program], open_sizes: AnySize) -> tuple[Program, Sequence[int]]:
+    """The Program without constants, and the numbers of the samples that say it: where one that is far from the usual
+    sizes is cut into other Tasks, as costs less there, the others do."""
     plain = [*map(_without_data, samples)]
     near = [k for k, run in enumerate(open_sizes.samples) if all(n < FAR * open_sizes.usual[s] for s, n in run.items())]
     sentence = ""
     for places in (range(len(samples)), near):
         try:
-            general = generalised([plain[k] for k in places], open_sizes.explained.of(places))
-            return general, [samples[k] for k in places]
+            return generalised([plain[k] for k in places], open_sizes.explained.of(places)), places
         except Unexplained as wrong:
             sentence = sentence or str(wrong)
     raise ModelError(

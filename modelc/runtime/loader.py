@@ -315,8 +315,8 @@ class Model:
         return array[tuple(slice(n) for n in actual)]
 
     def reset(self) -> None:
-        """Makes what the model keeps between runs (compile --state) zeros, as it was when it was opened, and caches that
-        grow empty."""
+        """Makes what the model keeps between runs (compile --state) zeros, as it was when it was opened, and empties
+        caches that grow."""
         self._call("reset")
 
     def run_anew(self, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -4,10 +4,10 @@ cache_out."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from shlex import quote
 
 import onnx
@@ -22,6 +22,8 @@ WEAK = frozenset(("in", "input", "out", "output"))  # which say it of a state al
 STATES = frozenset(("state", "states", "cache", "caches", "hidden", "cell", "mem", "memory", "key", "value", "h", "c"))
 ENDS = (("0", "n"), ("i", "o"), ("0", "1"))  # h0 and hn, r1i and r1o, h_0 and h_1
 MANY = "*"
+OPTIMUM = r"past_key_values\.(\d+(?:\.\w+)?\.(?:key|value))=present\.\1"
+BRANCH = "use_cache_branch"  # an input of optimum's merged decoders: whether there is a cache
 _KEPT = re.compile(r"^(past|present)[._]?(key[._]?values?|kv)s?(?=[._])", re.IGNORECASE)
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 Dims = tuple[int | str, ...]
@@ -43,6 +45,14 @@ class StateCandidate:
         if self.before is None or self.after is None:
             return False
         return len(self.before) != len(self.after) or any(map(_differ, self.before, self.after))
+
+    @property
+    def appends(self) -> bool:
+        """Whether it grows along one dimension, which the input leaves open: a cache."""
+        if not self.grows or self.before is None or self.after is None or len(self.before) != len(self.after):
+            return False
+        longer = [dim for dim, other in zip(self.before, self.after, strict=True) if _differ(dim, other)]
+        return len(longer) == 1 and isinstance(longer[0], str)
 
     @property
     def flag(self) -> str:
@@ -86,6 +96,30 @@ def growing_dims(graph: onnx.GraphProto, states: Mapping[str, str]) -> tuple[set
     return growing, others
 
 
+@dataclass(frozen=True)
+class Caches:
+    """The caches of a model that grow: the exporter whose `convention` they follow, "" where it is none that is known,
+    and the `flags` that make them states."""
+
+    convention: str
+    flags: tuple[str, ...]
+
+
+def caches_of(graph: onnx.GraphProto, candidates: Iterable[StateCandidate]) -> Caches | None:
+    """The caches among the candidates, by what exporters call them: optimum's past_key_values.N.key and present.N.key,
+    a decoder for the first token and for others merged by an If; genai's, which GroupQueryAttention reads."""
+    caches = [one for one in candidates if one.appends]
+    if not caches:
+        return None
+    grouped = {x for node in graph.node if node.op_type == "GroupQueryAttention" for x in node.input}
+    inputs = free_inputs(graph)
+    by_names = all(re.fullmatch(OPTIMUM, f"{one.input}={one.output}") for one in caches)
+    convention = "genai" if all(one.input in grouped for one in caches) else "optimum" if by_names else ""
+    conditions = {node.input[0] for node in graph.node if node.op_type == "If"}
+    merged = [f"--constant {BRANCH}=true"] if BRANCH in inputs and BRANCH in conditions else []
+    return Caches(convention, (*flags_of(caches, inputs), *merged))
+
+
 def flags_of(candidates: Iterable[StateCandidate], inputs: Iterable[str]) -> list[str]:
     """The flags that make candidates states, one for all of a pattern: `past_key_values.*=present.*`."""
     candidates, inputs, flags = [*candidates], [*inputs], list[str]()
@@ -106,8 +140,8 @@ def _pattern(one: StateCandidate) -> tuple[str, str]:
 
 def _pattern_of(before: str, after: str) -> tuple[str, str]:
     """Two names with a * for what they end with alike, from a separator on."""
-    count = len(os.path.commonprefix([before[::-1], after[::-1]]))
-    end = before[len(before) - count :]
+    alike = takewhile(lambda pair: pair[0] == pair[1], zip(reversed(before), reversed(after), strict=False))
+    end = "".join(one for one, _ in alike)[::-1]
     separator = re.search(r"[._/]", end)
     if separator is None:
         return before, after
