@@ -53,10 +53,9 @@ class Sizes:
 
 
 def random_weights(sizes: Sizes, seed: int = 0) -> Callable[[str], Array]:
-    """Weights of no meaning, with which the likeliest token is no tie."""
+    """Weights of no meaning, large enough for tokens that do not repeat soon."""
     rng = np.random.default_rng(seed)
-    weights = {n: (rng.standard_normal(s) / np.sqrt(s[0])).astype(np.float32) for n, s in sizes.shapes.items()}
-    weights["embedding"] = 0.1 * rng.standard_normal(sizes.shapes["embedding"]).astype(np.float32)
+    weights = {n: (2 / np.sqrt(s[0]) * rng.standard_normal(s)).astype(np.float32) for n, s in sizes.shapes.items()}
     weights |= {n: np.ones(s, np.float32) for n, s in sizes.shapes.items() if len(s) == 1}
     return weights.__getitem__
 

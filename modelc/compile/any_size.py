@@ -24,7 +24,7 @@ from modelc.compile.caches import runs_in_order
 from modelc.compile.options import flag_of
 from modelc.errors import ModelError
 from modelc.frontend.load.outline import read_outline
-from modelc.frontend.steering.specialise import declared_shapes
+from modelc.frontend.steering.specialise import declared_shapes, dimension_names
 from modelc.ir.block import compact_strides
 from modelc.ir.explain import Explained, Unexplained
 from modelc.ir.expr import Size
@@ -123,6 +123,8 @@ def any_size(
     `states`. What a state alone has is the length of a cache that grows. Raises ModelError."""
     every = declared_shapes(read_outline(model).graph)
     declared = {n: dims for n, dims in every.items() if n not in {*constants, *states}}
+    own = [name for name in dimension_names(every) if name in ranges]  # choices keep no order
+    ranges = {name: ranges[name] for name in dict.fromkeys((*own, *ranges))}
     if len(ranges) > MOST_SIZES:
         raise ModelError(f"{len(ranges)} dimensions are open; at most {MOST_SIZES} are possible: fix some with --dim")
     free, taken = [], set[str]()
