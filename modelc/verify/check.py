@@ -127,8 +127,14 @@ def _array_dtype(dtype: str) -> str:
 def begins_anew(package: Package, variant: int, before: int) -> bool:
     """Whether a run of a variant begins with nothing kept, where that before was one of variant `before`: where that is
     another one; of caches that grow where they are empty."""
-    grown = [state.input for state in package.manifest.variants[variant].states if state.grows]
-    return any(0 in tensor.shape for tensor in grown) if grown else variant != before
+    if any(state.grows for state in package.manifest.variants[variant].states):
+        return not is_behind(package, variant)
+    return variant != before
+
+
+def is_behind(package: Package, variant: int) -> bool:
+    """Whether a run of a variant finds something in a cache that grows."""
+    return any(state.grows and 0 not in state.input.shape for state in package.manifest.variants[variant].states)
 
 
 class Carried:
