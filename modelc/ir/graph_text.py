@@ -6,6 +6,7 @@
       value Y: float32[1, 3]
       Y = Op(X, "", W) axis=1 mode="linear" table=int64[2]([1, 2])  # node_name from source_1, source_2
       output Y
+      grown X in Y axis=1 room=9
       note "a sentence"
 
 The bodies of control flow follow their node, each a graph between the lines `begin` and `end`.
