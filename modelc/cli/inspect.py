@@ -70,8 +70,8 @@ def _print_model(model: dict[str, Any]) -> None:
     caches = model["caches"]
     if caches and not caches["flags"]:
         say(
-            "  caches that grow, as genai exports them: GroupQueryAttention appends to them at places that seqlens_k says, "
-            "so they stay inputs and outputs"
+            "  caches that grow, as genai exports them: GroupQueryAttention appends to them at places that seqlens_k "
+            "says, so they stay inputs and outputs"
         )
     elif caches:
         exporter = f", as {caches['convention']} exports them" * bool(caches["convention"])
