@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from modelc.compile.any_size import AnySize, NeedsLargest, generalised_program, program_at
@@ -42,6 +43,7 @@ from modelc.space.choose import Chosen
 from modelc.verify.check import check_feed, without_constants
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 
+LEAST_SHARED = 1 << 12  # bytes of a constant that is compared with another graph's
 LOOKS = 8  # imports at the samples until it is known which nodes are loops
 INSTEAD = "give a dimension that is left open a number"
 
@@ -68,6 +70,19 @@ def check_one_variant(request: CompileRequest, wanted: Inputs, ranges: Mapping[s
         raise ConfigError(f"{dims} asks for one package of any size, which does not go with {what}: leave out one")
 
 
+def sharing(graph: Graph, other: Graph) -> Graph:
+    """The graph with large constants that are equal to the other's in one place with these."""
+    values = {**graph.values}
+    for name, value in graph.values.items():
+        theirs = other.values[name].data if name in other.values else None
+        if value.data is None or theirs is None or value.data is theirs or value.bytes < LEAST_SHARED:
+            continue
+        alike = (value.data.dtype, value.data.shape) == (theirs.dtype, theirs.shape)
+        if alike and np.array_equal(value.data.reshape(-1).view(np.uint8), theirs.reshape(-1).view(np.uint8)):
+            values[name] = replace(value, data=theirs)
+    return replace(graph, values=values)
+
+
 @dataclass
 class OpenRun(Run):
     """One compilation for any size. `shapes` are those at the samples; `given_inputs` are to verify with, of a size of
@@ -82,10 +97,10 @@ class OpenRun(Run):
         """The model at the samples, all of the same nodes: what does not run equally often in all is a loop."""
         for _ in range(LOOKS):
             looks = [Trips(self.loops) for _ in self.shapes]
-            graphs = [
-                import_model(self.model, shapes, self.constants, bounds, trips)
-                for shapes, trips in zip(self.shapes, looks, strict=True)
-            ]
+            graphs = list[Graph]()
+            for shapes, trips in zip(self.shapes, looks, strict=True):
+                graph = import_model(self.model, shapes, self.constants, bounds, trips)
+                graphs.append(sharing(graph, graphs[0]) if graphs else graph)
             loops = differing(looks)
             refused = {name: why for trips in looks for name, why in trips.refused.items() if name in loops}
             for name, why in refused.items():
@@ -115,7 +130,7 @@ class OpenRun(Run):
             self.caches = caches_of(graphs, self.config.inputs.states, self.growing, self.any_size.explained)
             self.free = self.caches.lengthened(self.free)
             self.any_size = replace(self.any_size, free=self.free)
-        return [self.caches.placed(graph) for graph in graphs]
+        return [self.caches.placed(sharing(graph, graphs[0])) for graph in graphs]
 
     def shapes_at(self, run: Sizes) -> Shapes:
         """The shapes of the model's inputs in a run."""
@@ -257,6 +272,7 @@ class OpenRun(Run):
         """What the kernels are judged by in a run."""
         shapes, trips = self.shapes_at(run), Trips(self.loops or frozenset())
         graph = import_model(self.model, shapes, self.constants, self.config.inputs.bounds, trips)
+        graph = sharing(graph, self.imported.originals[0])
         program = program_at(general, instance(replace(general, constants={}), run))
         scheduled = dict[str, Scheduled]()
         for bound, here in zip(general.kernels, program.kernels, strict=True):
