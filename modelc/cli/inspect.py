@@ -67,7 +67,16 @@ def _print_model(model: dict[str, Any]) -> None:
             f"{unbounded['op']} {unbounded['node']!r} makes: "
             f"where compiling finds no bound of it, add --bound {shlex.quote(unbounded['value'])}=N"
         )
-    if kept := [state["flag"] for state in model["states"] if state["flag"]]:
+    caches = model["caches"]
+    if caches and not caches["flags"]:
+        say(
+            "  caches that grow, as genai exports them: GroupQueryAttention appends to them at places that seqlens_k "
+            "says, so they stay inputs and outputs"
+        )
+    elif caches:
+        exporter = f", as {caches['convention']} exports them" * bool(caches["convention"])
+        say(f"  caches that grow{exporter}: to keep them in the package, add {' '.join(caches['flags'])}")
+    if kept := [state["flag"] for state in model["states"] if state["flag"] and not (caches and state["appends"])]:
         say(f"  what looks like a state: to keep it in the package, add {' '.join(kept)}")
     for state in model["states"]:
         if not state["flag"]:

@@ -12,23 +12,25 @@ import keyword
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from modelc.compile.caches import runs_in_order
 from modelc.compile.opened import Open
 from modelc.errors import ModelError
 from modelc.frontend.load.outline import read_outline
-from modelc.frontend.steering.specialise import declared_shapes
+from modelc.frontend.steering.specialise import declared_shapes, dimension_names
 from modelc.ir.block import compact_strides
 from modelc.ir.explain import Explained, Unexplained
 from modelc.ir.expr import Size
 from modelc.ir.generalise import generalised
 from modelc.ir.program import BoundTask, Placed, Program
-from modelc.ir.sizes import Sizes, is_sized
+from modelc.ir.sizes import Sizes, is_sized, sized, sizes_of
 from modelc.package.runs import mattering, said_mattering
 from modelc.package.spec import FreeSize
 
@@ -75,7 +77,7 @@ class AnySize:
         for k in range(RESIDUES):  # each Size runs through its numbers in an order of its own
             steps = {size.name: k * pow(STRIDE, place) % RESIDUES for place, size in enumerate(self.free)}
             samples.append({s.name: min(first[s.name] + steps[s.name], s.most) for s in self.free})
-        samples.append(self.largest)
+        samples.append({size.name: size.most for size in self.free})
         distinct = {tuple(run.values()): run for run in samples}
         return Explained(self.sizes, tuple(distinct.values()))
 
@@ -85,7 +87,11 @@ class AnySize:
 
     @property
     def largest(self) -> Sizes:
-        return {size.name: size.most for size in self.free}
+        """Sizes at which constants are longest: as if what is in a cache were new."""
+        lengths = [size for size in self.free if size.is_length]
+        longer = {s.name: length.most for length in lengths for s in sizes_of([length.growth])}
+        most = {size.name: size.most + longer.get(size.name, 0) for size in self.free}
+        return {**most, **{length.name: 0 for length in lengths}}
 
     def dims(self, run: Sizes) -> dict[str, int]:
         """What the model's dimensions are in a run."""
@@ -117,12 +123,15 @@ class AnySize:
         if self.mattering:
             return tuple((run, 1.0) for run in self.mattering)
         small = {s.name: max(s.least, self.usual[s.name] // 4) for s in self.free}
-        runs = ((small, SMALL), (self.largest, 1.0), (self.usual, 1.0))
+        most = {s.name: s.most for s in self.free}
+        runs = ((small, SMALL), (most, 1.0), (self.usual, 1.0))
         return tuple({tuple(run.values()): (run, weight) for run, weight in runs}.values())
 
     def checked(self) -> tuple[Sizes, ...]:
         """The sizes that a package is verified at: others than the samples, where a range has enough of them; and
-        those that matter."""
+        those that matter. Where a cache grows, one run after the other."""
+        if any(size.is_length for size in self.free):
+            return tuple(runs_in_order(self.free))
         least = {size.name: size.least for size in self.free}
         odd = {s.name: min(s.most, max(s.least, 2 * self.usual[s.name] // 3 + 2 * k)) for k, s in enumerate(self.free)}
         near = {s.name: min(s.most, s.least + 6 + k) for k, s in enumerate(self.free)}
@@ -131,10 +140,15 @@ class AnySize:
         return tuple(distinct.values())
 
 
-def any_size(model: Path, ranges: Mapping[str, Open], kept: Collection[str] = ()) -> AnySize:
-    """The free dimensions `ranges` of a model, of whose inputs the package has those that are not `kept`: constants and
-    states. Raises ModelError."""
-    declared = {n: dims for n, dims in declared_shapes(read_outline(model).graph).items() if n not in kept}
+def any_size(
+    model: Path, ranges: Mapping[str, Open], constants: Collection[str] = (), states: Collection[str] = ()
+) -> AnySize:
+    """The free dimensions `ranges` of a model, of whose inputs the package has those that are neither `constants` nor
+    `states`. What a state alone has is the length of a cache that grows. Raises ModelError."""
+    every = declared_shapes(read_outline(model).graph)
+    declared = {n: dims for n, dims in every.items() if n not in {*constants, *states}}
+    own = [name for name in dimension_names(every) if name in ranges]  # choices keep no order
+    ranges = {name: ranges[name] for name in dict.fromkeys((*own, *ranges))}
     if len(ranges) > MOST_SIZES:
         raise ModelError(f"{len(ranges)} dimensions are open; at most {MOST_SIZES} are possible: fix some with --dim")
     free, taken = [], set[str]()
@@ -145,15 +159,18 @@ def any_size(model: Path, ranges: Mapping[str, Open], kept: Collection[str] = ()
             for axis, dim in enumerate(dims or ())
             if dim == name
         ]
+        unit, least = numbers.numbers.step, 1
+        if not places and any(name in (every[state] or ()) for state in states):
+            places, least = [(-1, -1)], 0
         if not places:
             names = list(dict.fromkeys(d for dims in declared.values() for d in dims or () if isinstance(d, str)))
             raise ModelError(
                 f"--dim {name}={numbers}: no input that the package takes has this dimension by itself; their "
                 f"free dimensions are {', '.join(map(repr, names)) or 'none'}"
             )
-        unit = numbers.numbers.step
-        if not len(numbers) or numbers[0] < 1:
-            raise ModelError(f"--dim {name}={numbers}: expected sizes from 1 on, the least before the most")
+        if not len(numbers) or numbers[0] < least or (not least and (unit > 1 or numbers[0])):
+            expected = "sizes from 1 on" if least else "lengths of a cache from 0 on in steps of 1"
+            raise ModelError(f"--dim {name}={numbers}: expected {expected}, the least before the most")
         if numbers[0] % unit:
             raise ModelError(
                 f"--dim {name}={numbers}: sizes in steps of {unit} are its multiples; expected a least one "
@@ -215,12 +232,19 @@ def _others(size: FreeSize) -> list[int]:
 
 def generalised_program(samples: Sequence[Program], largest: Program | None, open_sizes: AnySize) -> Program:
     """The Programs at the samples as one. Constants that are longer at larger sizes are the beginning of what they are
-    in the `largest`. Raises ModelError, with the place where they are no such thing."""
-    general, samples = _general(samples, open_sizes)
-    return _with_constants(general, samples, largest)
+    in the `largest`, or what is there from a cache's length on. Raises ModelError, with the place where they are no
+    such thing."""
+    general, places = _general(samples, open_sizes)
+    lengths = [size for size in open_sizes.free if size.is_length]
+    starts: Starts = [(0, (0,) * len(places))]
+    starts += [(sized(s.size), tuple(open_sizes.samples[k][s.name] for k in places)) for s in lengths]
+    return _with_constants(general, [samples[k] for k in places], largest, starts)
 
 
-def _with_constants(general: Program, samples: Sequence[Program], largest: Program | None) -> Program:
+Starts = list[tuple[int, tuple[int, ...]]]  # where a part of a constant may begin: in every run, and in the samples
+
+
+def _with_constants(general: Program, samples: Sequence[Program], largest: Program | None, starts: Starts) -> Program:
     """The general Program with the constants of the samples, in its bodies too."""
     values, constants = {**general.values}, dict[str, Array]()
     strided = set[str]()
@@ -230,8 +254,9 @@ def _with_constants(general: Program, samples: Sequence[Program], largest: Progr
         if all(x is data or (x.shape == data.shape and np.array_equal(x, data)) for x in each):
             constants[name] = data
             continue
-        constants[name], strides = _beginning(name, values[name].shape, each, largest, name not in taken)
-        values[name] = replace(values[name], strides=strides)
+        own = starts if name not in taken else starts[:1]
+        constants[name], strides, offset = _part(name, values[name].shape, each, largest, name not in taken, own)
+        values[name] = replace(values[name], strides=strides, offset=offset)
         strided.add(name)
     tasks = [_with_strides(bound, values, strided) for bound in general.tasks]
     of_largest = {bound.task.name: bound.bodies for bound in largest.tasks} if largest is not None else {}
@@ -240,16 +265,22 @@ def _with_constants(general: Program, samples: Sequence[Program], largest: Progr
             in_samples = zip(*(sample.tasks[k].bodies for sample in samples), strict=True)
             at_most = of_largest.get(bound.task.name, (None,) * len(bound.bodies))
             inner = zip(bound.bodies, in_samples, at_most, strict=True)
-            tasks[k] = replace(bound, bodies=tuple(_with_constants(*bodies) for bodies in inner))
+            tasks[k] = replace(bound, bodies=tuple(_with_constants(*bodies, starts) for bodies in inner))
     return replace(general, values=values, constants=constants, tasks=tuple(tasks))
 
 
-def _beginning(
-    name: str, shape: tuple[int, ...], each: Sequence[Array], largest: Program | None, once_where_same: bool
-) -> tuple[Array, tuple[int, ...]]:
-    """What is stored of a constant whose length depends on sizes, and the strides by which it is read: along a
-    dimension in which it is everywhere the same once, along others for the most (`once_where_same`; control flow takes
-    what is in one piece). Raises ModelError for another one, NeedsLargest where it is not known."""
+def _part(
+    name: str,
+    shape: tuple[int, ...],
+    each: Sequence[Array],
+    largest: Program | None,
+    once_where_same: bool,
+    starts: Starts,
+) -> tuple[Array, tuple[int, ...], int]:
+    """What is stored of a constant that depends on sizes, the strides by which it is read, and from which element on:
+    along a dimension in which it is everywhere the same once, along others for the most (`once_where_same`; control
+    flow takes what is in one piece). Raises ModelError for one that is no part of it, NeedsLargest where it is not
+    known."""
     free = [axis for axis, n in enumerate(shape) if is_sized(n)]
     same = [
         axis
@@ -257,32 +288,45 @@ def _beginning(
         if once_where_same and all(np.array_equal(x, np.repeat(x[_first(axis)], x.shape[axis], axis)) for x in each)
     ]
     once = [x[tuple(slice(1) if axis in same else slice(None) for axis in range(x.ndim))] for x in each]
-    if {*free} == {*same}:
+    moving = [axis for axis in range(len(shape)) if axis not in same and (axis in free or len(starts) > 1)]
+    if {*free} == {*same} and all(np.array_equal(x, once[0]) for x in once):
         whole = once[0]
     elif largest is None:
         raise NeedsLargest
     else:
         there = largest.constants.get(name, each[0][:0])
         whole = there[tuple(slice(1) if axis in same else slice(None) for axis in range(there.ndim))]
-    fits = bool(free) and all(
-        x.ndim == whole.ndim and x.size and np.array_equal(x, whole[tuple(map(slice, x.shape))]) for x in once
+    strides, rows = compact_strides(whole.shape), range(len(once))
+    for chosen in product(starts, repeat=len(moving)):
+        begin = [dict(zip(moving, (start[k] for _, start in chosen), strict=True)) for k in rows]
+        if all(map(partial(_is_part, whole), once, begin)):
+            offset = sum(strides[axis] * start for axis, (start, _) in zip(moving, chosen, strict=True))
+            return (
+                np.ascontiguousarray(whole),
+                tuple(0 if axis in same else s for axis, s in enumerate(strides)),
+                offset,
+            )
+    raise ModelError(
+        f"the constant {name!r} depends on sizes otherwise than by its length: expected it to be the beginning of "
+        "one for the largest size, or what is there behind a cache; fix dimensions with --dim"
     )
-    if not fits:
-        raise ModelError(
-            f"the constant {name!r} depends on sizes otherwise than by its length: expected it to be the beginning of "
-            "one for the largest size; fix dimensions with --dim"
-        )
-    strides = compact_strides(whole.shape)
-    return np.ascontiguousarray(whole), tuple(0 if axis in same else s for axis, s in enumerate(strides))
+
+
+def _is_part(whole: Array, part: Array, begin: Mapping[int, int]) -> bool:
+    """Whether an array is what is in the whole from the places `begin` on."""
+    if part.ndim != whole.ndim or not part.size:
+        return False
+    region = tuple(slice(begin.get(axis, 0), begin.get(axis, 0) + n) for axis, n in enumerate(part.shape))
+    return np.array_equal(part, whole[region])
 
 
 def _first(axis: int) -> tuple[slice, ...]:
     return (slice(None),) * axis + (slice(1),)
 
 
-def _general(samples: Sequence[Program], open_sizes: AnySize) -> tuple[Program, Sequence[Program]]:
-    """The Program without constants, and the samples that say it: where one that is far from the usual sizes is cut
-    into other Tasks, as costs less there, the others do."""
+def _general(samples: Sequence[Program], open_sizes: AnySize) -> tuple[Program, Sequence[int]]:
+    """The Program without constants, and the numbers of the samples that say it: where one that is far from the usual
+    sizes is cut into other Tasks, as costs less there, the others do."""
     plain = [*map(_without_data, samples)]
     usual = open_sizes.usual
     near = [
@@ -293,8 +337,7 @@ def _general(samples: Sequence[Program], open_sizes: AnySize) -> tuple[Program, 
     sentence = ""
     for places in (range(len(samples)), near):
         try:
-            general = generalised([plain[k] for k in places], open_sizes.explained.of(places))
-            return general, [samples[k] for k in places]
+            return generalised([plain[k] for k in places], open_sizes.explained.of(places)), places
         except Unexplained as wrong:
             sentence = sentence or str(wrong)
     raise ModelError(

@@ -30,6 +30,7 @@ from modelc.frontend.quantize.recipe import INT8, Recipe
 from modelc.frontend.quantize.write import emit_quantized, write_quantized
 from modelc.frontend.steering.flags import Steered, looked_at
 from modelc.frontend.steering.specialise import dimension_names
+from modelc.frontend.steering.states import growing_dims
 from modelc.ir.candidate import Candidate
 from modelc.scratch import TemporaryFolder
 from modelc.target import Target, load_target
@@ -53,7 +54,8 @@ def compile_request(request: CompileRequest) -> CompileResult:
         otherwise = chosen.config if locked else replace(chosen.config, inputs=Inputs())
     settings = request.settings(otherwise).fixing(request.fixed)
     with blaming(f"model {path}"):
-        wanted = as_chosen(locked, request.fixed, settings.inputs)
+        settings = settings.naming(path)
+        wanted = replace(as_chosen(locked, request.fixed, settings.inputs), states=settings.inputs.states)
         ranges = {name: numbers for name, numbers in wanted.dims.items() if isinstance(numbers, Open)}
         if request.choices is None and _may_be_open(request, wanted, settings):
             ranges |= _left_open(path, wanted, ranges)
@@ -107,19 +109,25 @@ def _may_be_open(request: CompileRequest, wanted: Inputs, settings: Config) -> b
     needing = (request.recipe, request.weights, request.inputs, request.shapes, request.emit_onnx, request.calibrate)
     own_database = isinstance(request.database, str | Path)
     plain = settings.policy.precision == "f32" and request.precision != INT8 and not own_database
-    return plain and not variants and not any((*needing, wanted.states))
+    if any(needing) or variants or not plain:
+        return False
+    return not wanted.states or bool(growing_dims(read_outline(request.path).graph, wanted.states)[0])
 
 
 def _left_open(path: Path, wanted: Inputs, ranges: Mapping[str, Open]) -> dict[str, Open]:
-    """The ranges of dimensions that nothing is said of."""
+    """The ranges of dimensions that nothing is said of. Caches grow along one alone: their others are 1."""
+    lengths, others = growing_dims(read_outline(path).graph, wanted.states)
+    fixed = {name: Open(range(1, 2)) for name in sorted(others - lengths) if name not in wanted.dims}
+    wanted = replace(wanted, dims={**wanted.dims, **{name: (1,) for name in fixed}})
     numbers = {name: given[0] for name, given in wanted.dims.items() if len(given)}
     _, partly = looked_at(read_outline(path).graph, {}, numbers, wanted.constants)
     names = [name for name in dimension_names(partly) if name not in wanted.dims]
     if not names or any(extents is None for extents in partly.values()):
-        return {}
+        return fixed
     middle = {name: (numbers[len(numbers) // 2],) for name, numbers in ranges.items() if len(numbers)}
-    found = default_ranges(path, partly, names, ((), {**wanted.dims, **middle}, wanted.constants))
-    return {name: Open(numbers) for name, numbers in found.items()}
+    every = ((), {**wanted.dims, **middle}, wanted.constants)
+    found = default_ranges(path, partly, names, every, lengths=lengths)
+    return {**fixed, **{name: Open(numbers) for name, numbers in found.items()}}
 
 
 def _of_any_size(
@@ -134,7 +142,7 @@ def _of_any_size(
 ) -> CompileResult:
     """The compilation of one package for every size in `ranges`."""
     check_one_variant(request, wanted, ranges, settings)
-    open_sizes = any_size(request.path, ranges, {*wanted.constants, *settings.inputs.states})
+    open_sizes = any_size(request.path, ranges, wanted.constants, settings.inputs.states)
     fixed = {name: numbers for name, numbers in wanted.dims.items() if name not in ranges}
     target = target if target is not None else load_target("native")
     each = [{**fixed, **{n: (k,) for n, k in open_sizes.dims(run).items()}} for run in open_sizes.samples]

@@ -13,6 +13,8 @@ from modelc.compile.fixed import BY_NAME, Inputs
 from modelc.compile.opened import Open
 from modelc.compile.options import sizes
 from modelc.errors import ConfigError, TargetError
+from modelc.frontend.load.outline import read_outline
+from modelc.frontend.steering.states import MANY, states_by_name
 from modelc.passes import Spec, make_pass
 from modelc.policy import SCHEDULES, Policy
 from modelc.target.section import parse_yaml, read_text, shown
@@ -125,6 +127,14 @@ class Config:
         section = self.inputs
         merged = inputs.over(section)
         return replace(self, inputs=replace(merged, shapes=(), dims=section.dims, constants=section.constants))
+
+    def naming(self, model: Path) -> Config:
+        """This configuration with the states of a model by name, of which patterns may say several. Raises
+        ModelError."""
+        if not any(MANY in name for name in self.inputs.states):
+            return self
+        states = states_by_name(read_outline(model).graph, self.inputs.states)
+        return replace(self, inputs=replace(self.inputs, states=states))
 
     def to_json(self) -> dict[str, Any]:
         """The tree of the YAML file that says the same."""

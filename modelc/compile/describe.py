@@ -16,7 +16,7 @@ from modelc.frontend.load.outline import read_outline
 from modelc.frontend.onnx import unsupported
 from modelc.frontend.steering.flags import Given, looked_at
 from modelc.frontend.steering.specialise import fix_constants, free_flags, free_places
-from modelc.frontend.steering.states import StateCandidate, state_candidates
+from modelc.frontend.steering.states import StateCandidate, caches_of, state_candidates, states_by_name
 from modelc.frontend.steering.uses import Uses, check_named
 from modelc.frontend.witness.surgery import summary
 
@@ -42,8 +42,8 @@ def inspect(
     Returns:
         By the key `kind` what it is. Of a `package` its manifest in short, with every checksum compared. Of a `model`
         inputs, outputs, operators and dtypes; `free` the flags that fix free dimensions; `steering` and `states` the
-        inputs that look like such; `sizes` what data decides; `unsupported` each node that cannot be compiled, with the
-        reason.
+        inputs that look like such; `caches` the flags that keep caches which grow; `sizes` what data decides;
+        `unsupported` each node that cannot be compiled, with the reason.
 
     Raises:
         ModelError: The file is no ONNX model, or an argument names what it has not.
@@ -69,7 +69,7 @@ def inspect(
 
 
 def _state(one: StateCandidate) -> dict[str, Any]:
-    return {**asdict(one), "flag": None if one.grows else one.flag}
+    return {**asdict(one), "appends": one.appends, "flag": None if one.grows and not one.appends else one.flag}
 
 
 def _model(path: Path, fixed: Inputs) -> dict[str, Any]:
@@ -80,8 +80,10 @@ def _model(path: Path, fixed: Inputs) -> dict[str, Any]:
     lacking = [
         dict(zip(("node", "op", "domain", "reason"), row, strict=True)) for row in unsupported(path, model, bounds)
     ]
-    uses = Uses(model.graph, path.parent)
-    check_named(uses, fixed.states, bounds)
+    uses, states = Uses(model.graph, path.parent), states_by_name(model.graph, fixed.states)
+    check_named(uses, states, bounds)
+    candidates = [one for one in state_candidates(model.graph) if one.input not in states]
+    caches = caches_of(model.graph, candidates)
     return {
         "kind": "model",
         **summary(model),
@@ -91,7 +93,8 @@ def _model(path: Path, fixed: Inputs) -> dict[str, Any]:
         "sizes": [
             dict(zip(("value", "node", "op"), row, strict=True)) for row in uses.unbounded() if row[0] not in bounds
         ],
-        "states": [_state(one) for one in state_candidates(model.graph) if one.input not in fixed.states],
+        "states": [_state(one) for one in candidates],
+        "caches": None if caches is None else {"convention": caches.convention, "flags": [*caches.flags]},
         "supported": not lacking,
         "unsupported": lacking,
     }

@@ -7,7 +7,7 @@ and the lengths of the model's own tables; the least and the step are the smalle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +34,7 @@ class Bounds:
     tables: tuple[int, ...]
     graph_at: Callable[[Mapping[str, int]], Graph]
     known: Mapping[str, int] = field(default_factory=dict)  # numbers that the model is to take
+    lengths: Collection[str] = ()  # of caches, which begin empty
     tried: dict[tuple[int, ...], int | None] = field(default_factory=dict)
     refused: str = ""  # why the model did not take the first sizes that were tried
 
@@ -79,6 +80,8 @@ class Bounds:
         if not step:
             return range(number, number + 1)
         least = next((n for n in _smallest(step, number) if self._takes(base, name, n)), number)
+        if name in self.lengths:
+            least, step = 0, 1
         most = next((n for n in self._largest(step, number) if self._takes(base, name, n)), number)
         return range(least, most + 1, step)
 
@@ -124,9 +127,11 @@ def default_ranges(
     open_dims: Sequence[str],
     fixed: tuple[Sequence[Shapes], Mapping[str, Sequence[int]], Mapping[str, Given]],
     known: Mapping[str, int] | None = None,
+    lengths: Collection[str] = (),
 ) -> dict[str, range]:
     """The ranges of a model's dimensions `open_dims`, where its inputs have the shapes `partly`; shapes, dimensions and
-    constants are `fixed`. `known` are numbers that it is to take, each in its range. Raises ModelError."""
+    constants are `fixed`. `known` are numbers that it is to take, each in its range; `lengths` are of caches that grow.
+    Raises ModelError."""
     shapes, dims, constants = fixed
     places: dict[str, set[int]] = {name: set() for name in open_dims}
     for extents in partly.values():
@@ -141,7 +146,7 @@ def default_ranges(
     tables = {n for tensor in read_outline(model).graph.initializer for n in tensor.dims}
     several = len(open_dims) > 1
     batches = frozenset(name for name, axes in places.items() if (axes == {0} and several) or _is_batch(name))
-    return Bounds(tuple(open_dims), batches, tuple(tables), graph_at, known or {}).ranges()
+    return Bounds(tuple(open_dims), batches, tuple(tables), graph_at, known or {}, lengths=lengths).ranges()
 
 
 def ranges_around(model: Path, shapes: Shapes, constants: Mapping[str, Given]) -> dict[str, int | range]:

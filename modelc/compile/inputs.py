@@ -3,7 +3,7 @@ had it; and the data that a user verifies with."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -89,9 +89,9 @@ def data_of(data: Arrays | None, models: Sequence[Path]) -> list[Arrays | None]:
     return [{n: array for n, array in data.items() if n in steerable(model)[0]} or None for model in models]
 
 
-def check_states(graphs: Sequence[Graph], states: Mapping[str, str]) -> None:
+def check_states(graphs: Sequence[Graph], states: Mapping[str, str], growing: Collection[str] = ()) -> None:
     """Raises ModelError unless each of `states` is an input of every graph, and the output that it is to be after a run
-    is like it and no other's."""
+    is like it, or it is one of those that are `growing`, and no other's."""
     for graph, (name, output) in product(graphs, states.items()):
         for one, known, what in ((name, graph.fed, "input"), (output, graph.given, "output")):
             if one not in known:
@@ -104,7 +104,7 @@ def check_states(graphs: Sequence[Graph], states: Mapping[str, str]) -> None:
                 f"--state {name}={output}: the size of {output!r} depends on data, and a state has one shape"
             )
         kinds = [f"{v.dtype}{list(v.shape)}" for v in (graph.value(name), graph.value(output))]
-        if kinds[0] != kinds[1]:
+        if kinds[0] != kinds[1] and name not in growing:
             raise ModelError(
                 f"--state {name}={output}: expected an input and an output alike, found {kinds[0]} and {kinds[1]}; a "
                 "state has one shape: give the model a buffer of fixed capacity and a position in it"

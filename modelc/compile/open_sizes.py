@@ -10,9 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from modelc.compile.any_size import AnySize, NeedsLargest, generalised_program, program_at
+from modelc.compile.caches import Caches, caches_of, growing_states
 from modelc.compile.choices import Shapes
 from modelc.compile.config import Config
 from modelc.compile.fixed import Inputs
@@ -42,6 +44,7 @@ from modelc.space.choose import Chosen
 from modelc.verify.check import check_feed, without_constants
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 
+LEAST_SHARED = 1 << 12  # bytes of a constant that is compared with another graph's
 LOOKS = 8  # imports at the samples until it is known which nodes are loops
 INSTEAD = "give a dimension that is left open a number"
 
@@ -66,6 +69,19 @@ def check_one_variant(request: CompileRequest, wanted: Inputs, ranges: Mapping[s
         raise ConfigError(f"{dims} asks for one package of any size, which does not go with {what}: leave out one")
 
 
+def sharing(graph: Graph, other: Graph) -> Graph:
+    """The graph with large constants that are equal to the other's in one place with these."""
+    values = {**graph.values}
+    for name, value in graph.values.items():
+        theirs = other.values[name].data if name in other.values else None
+        if value.data is None or theirs is None or value.data is theirs or value.bytes < LEAST_SHARED:
+            continue
+        alike = (value.data.dtype, value.data.shape) == (theirs.dtype, theirs.shape)
+        if alike and np.array_equal(value.data.reshape(-1).view(np.uint8), theirs.reshape(-1).view(np.uint8)):
+            values[name] = replace(value, data=theirs)
+    return replace(graph, values=values)
+
+
 @dataclass
 class OpenRun(Run):
     """One compilation for any size. `shapes` are those at the samples; `given_inputs` are to verify with, of a size of
@@ -73,16 +89,17 @@ class OpenRun(Run):
 
     any_size: AnySize = field(default_factory=lambda: AnySize((), (), ()))
     given_inputs: Mapping[str, NDArray[Any]] | None = None
+    caches: Caches | None = None  # None: it is not known yet
     loops: frozenset[str] | None = None  # nodes that sizes say the number of iterations of; None: it is not known yet
 
     def originals(self, bounds: Mapping[str, int]) -> Sequence[Graph]:
         """The model at the samples, all of the same nodes: what does not run equally often in all is a loop."""
         for _ in range(LOOKS):
             looks = [Trips(self.loops) for _ in self.shapes]
-            graphs = [
-                import_model(self.model, shapes, self.constants, bounds, trips)
-                for shapes, trips in zip(self.shapes, looks, strict=True)
-            ]
+            graphs = list[Graph]()
+            for shapes, trips in zip(self.shapes, looks, strict=True):
+                graph = import_model(self.model, shapes, self.constants, bounds, trips)
+                graphs.append(sharing(graph, graphs[0]) if graphs else graph)
             loops = differing(looks)
             refused = {name: why for trips in looks for name, why in trips.refused.items() if name in loops}
             for name, why in refused.items():
@@ -106,6 +123,20 @@ class OpenRun(Run):
         """The dimensions of the inputs that the package leaves open."""
         return self.any_size.opened
 
+    @cached_property
+    def growing(self) -> Mapping[str, str]:
+        """The states that are caches which grow, and the dimension that is their length."""
+        pairs = zip(self.any_size.names, self.any_size.free, strict=True)
+        return growing_states(self.model, self.config.inputs.states, [name for name, size in pairs if size.is_length])
+
+    def with_caches(self, graphs: list[Graph]) -> list[Graph]:
+        """The simplified graphs with the places of caches that grow."""
+        if self.caches is None:
+            self.caches = caches_of(graphs, self.config.inputs.states, self.growing, self.any_size.explained)
+            self.free = self.caches.lengthened(self.free)
+            self.any_size = replace(self.any_size, free=self.free)
+        return [self.caches.placed(sharing(graph, graphs[0])) for graph in graphs]
+
     def shapes_at(self, run: Sizes) -> Shapes:
         """The shapes of the model's inputs in a run."""
         declared = declared_shapes(read_outline(self.model).graph)
@@ -126,7 +157,7 @@ class OpenRun(Run):
 
     def _made(self, programs: Programs, output: Path, verify: bool, keep_unverified: bool) -> Built:
         general = self.general(programs)
-        for name in self.config.inputs.states:
+        for name in self.config.inputs.states.keys() - self.growing.keys():
             if any(map(is_sized, general.values[name].shape)):
                 shape = ", ".join(map(text_of, general.values[name].shape))
                 raise ModelError(
@@ -163,6 +194,8 @@ class OpenRun(Run):
         what = f"the model {self.model}"
         own = run_of(Plan(self.tensors_at(self.any_size.usual), (), (), free=self.free), inputs, what)
         check_feed([self.tensors_at(own)], inputs, what)
+        if self.growing:  # the first run of several
+            return inputs, (own, *runs)
         return inputs, (own, *(run for run in runs if run != own))
 
     def tensors_at(self, run: Sizes) -> tuple[TensorInfo, ...]:
@@ -244,7 +277,7 @@ class OpenRun(Run):
 
     def blueprint_at(self, run: Sizes, general: Program, schedules: Mapping[str, Chosen]) -> Blueprint:
         """What the kernels are judged by in a run."""
-        graph = self.original_at(run)
+        graph = sharing(self.original_at(run), self.imported.originals[0])
         program = program_at(general, instance(replace(general, constants={}), run))
         try:
             check_places(program, f"at {sizes_sentence(self.any_size.dims(run))}")

@@ -154,6 +154,15 @@ class Run:
         """The dimensions of the inputs that the package leaves open."""
         return {}
 
+    @property
+    def growing(self) -> Mapping[str, str]:
+        """The states that are caches which grow, and the dimension that is their length."""
+        return {}
+
+    def with_caches(self, graphs: list[Graph]) -> list[Graph]:
+        """The simplified graphs with the places of caches that grow."""
+        return graphs
+
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
         if self.stages.reach("package"):  # what would fail at the end, before any work
             check_place(output)
@@ -288,7 +297,7 @@ class Run:
                 raise ConfigError(
                     "the model computes sizes from data, which a run has to check: check_addresses is false"
                 )
-            check_states(originals, states)
+            check_states(originals, states, self.growing)
             for graph in originals:
                 check_elements(self.model, graph)
             inputs = self.inputs
@@ -298,7 +307,7 @@ class Run:
                 dump(show_graph(graph, SHOWN_ELEMENTS))
         with self.stages.stage("simplify", f"{sum(len(g.nodes) for g in originals)} nodes") as dump:
             real = self._real(originals[0])
-            graphs = [self._simplified(graph, real) for graph in originals]
+            graphs = self.with_caches([self._simplified(graph, real) for graph in originals])
             for graph in graphs if self.stages.dumping else ():
                 dump(show_graph(graph, SHOWN_ELEMENTS))
         return Imported(tuple(originals), tuple(graphs), inputs, real)

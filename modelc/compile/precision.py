@@ -88,7 +88,7 @@ def results(package: str | Path, feed: Arrays) -> dict[str, NDArray[Any]]:
     read = read_package(package)
     dtypes = {tensor.name: tensor.dtype for tensor in read.manifest.variants[0].outputs}
     with ExitStack() as stack:
-        return {name: as_numbers(array, dtypes[name]) for name, array in Runner(read, stack).run(dict(feed)).items()}
+        return {name: as_numbers(array, dtypes[name]) for name, array in Runner(read, stack).run(0, dict(feed)).items()}
 
 
 def kept_in_turn(added: Sequence[Mapping[str, float]], limit: float) -> list[Kept]:

@@ -13,7 +13,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,9 @@ from modelc.compile.minimise import minimised
 from modelc.compile.request import GivenShapes, Request
 from modelc.errors import ModelError
 from modelc.frontend.load.given import ModelSource, model_file
+from modelc.frontend.load.outline import read_outline
 from modelc.frontend.steering.flags import Given
+from modelc.frontend.steering.states import states_by_name
 from modelc.frontend.steering.uses import Span, Uses, check_named, read_uses
 from modelc.frontend.witness.excerpt import Whole, save_model
 from modelc.frontend.witness.surgery import expose
@@ -234,6 +236,7 @@ def _reduced(
     tell: Callable[[str], None],
 ) -> Reduced:
     uses = read_uses(model)
+    fixed = replace(fixed, states=states_by_name(read_outline(model).graph, fixed.states))
     check_named(uses, fixed.states, fixed.bounds)
     steering = applied(fixed, model, data)
     whole = Whole(model, steering)

@@ -164,8 +164,10 @@ def blueprints_of(
         "stages": Stages(progress=progress),
     }
     if free := read.manifest.variants[0].free:
-        open_sizes = any_size(model, chosen.free, {*constants, *chosen.config.inputs.states})
-        if open_sizes.free != free or len(open_sizes.samples) != len(chosen.shapes):
+        open_sizes = any_size(model, chosen.free, constants, chosen.config.inputs.states)
+        if open_sizes.free != tuple(replace(size, growth=0) for size in free) or len(open_sizes.samples) != len(
+            chosen.shapes
+        ):
             raise ConfigError(f"{source} was chosen for other sizes than the package has: its kernels cannot be judged")
         return OpenRun(**facts, alike=True, free=free, any_size=open_sizes).blueprints_at(runs)
     run = Run(**facts)

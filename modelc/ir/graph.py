@@ -98,8 +98,24 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Grown:
+    """A cache that grows: the input `past` is the beginning along `axis` of the output `present`, which lies where it
+    lay in the run before, in memory that has `room` for so many along that axis."""
+
+    past: str
+    present: str
+    axis: int
+    room: int
+
+    def stored(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the memory in which a value of this shape lies."""
+        return (*shape[: self.axis], self.room, *shape[self.axis + 1 :])
+
+
+@dataclass(frozen=True)
 class Graph:
-    """Nodes in topological order over named Values. `inputs` and `outputs` keep the model's order and names."""
+    """Nodes in topological order over named Values. `inputs` and `outputs` keep the model's order and names. `grown`
+    are inputs that are the beginning of an output."""
 
     name: str
     inputs: tuple[str, ...]
@@ -107,6 +123,7 @@ class Graph:
     values: Mapping[str, Value]
     nodes: tuple[Node, ...]
     notes: tuple[str, ...] = ()
+    grown: tuple[Grown, ...] = ()
 
     @property
     def fed(self) -> tuple[str, ...]:
@@ -163,7 +180,7 @@ class Graph:
         if not isinstance(other, Graph):
             return NotImplemented
         own, others = (
-            (g.name, g.inputs, g.outputs, dict(g.values), tuple(map(_comparable, g.nodes)), g.notes)
+            (g.name, g.inputs, g.outputs, dict(g.values), tuple(map(_comparable, g.nodes)), g.notes, g.grown)
             for g in (self, other)
         )
         return own == others

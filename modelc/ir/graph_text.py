@@ -6,6 +6,7 @@
       value Y: float32[1, 3]
       Y = Op(X, "", W) axis=1 mode="linear" table=int64[2]([1, 2])  # node_name from source_1, source_2
       output Y
+      grown X in Y axis=1 room=9
       note "a sentence"
 
 The bodies of control flow follow their node, each a graph between the lines `begin` and `end`.
@@ -44,6 +45,7 @@ def show_graph(graph: Graph, elide: int | None = None) -> str:
         for body in node.bodies:
             lines += ["  begin", *(f"  {line}" for line in show_graph(body, elide).splitlines()), "  end"]
     lines += [f"  output {_name(name)}" for name in graph.outputs]
+    lines += [f"  grown {_name(g.past)} in {_name(g.present)} axis={g.axis} room={g.room}" for g in graph.grown]
     lines += [f"  note {json.dumps(note)}" for note in graph.notes]
     return "\n".join(lines) + "\n"
 

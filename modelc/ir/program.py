@@ -118,7 +118,7 @@ class BoundTask:
 @dataclass(frozen=True)
 class Program:
     """Tasks in order. `constants` holds the data of constant roots, in logical shape; inputs, outputs and constants
-    are compact, row-major roots."""
+    are compact, row-major roots, but for an input that is the beginning of an output: a cache that grows."""
 
     name: str
     inputs: tuple[str, ...]
@@ -127,6 +127,12 @@ class Program:
     values: Mapping[str, Placed]
     tasks: tuple[BoundTask, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def grown(self) -> dict[str, str]:
+        """The inputs that are the beginning of an output."""
+        roots = {name: self.values[name].root for name in self.inputs}
+        return {name: root for name, root in roots.items() if root in self.outputs}
 
     @property
     def every_program(self) -> Iterator[Program]:
@@ -243,7 +249,8 @@ def check_places(program: Program, where: str) -> None:
 
 
 def _check_boundary(program: Program, fail: Fail) -> None:
-    for name in (*program.inputs, *program.outputs, *program.constants):
+    in_rooms = {*program.grown, *program.grown.values()}
+    for name in (n for n in (*program.inputs, *program.outputs, *program.constants) if n not in in_rooms):
         value_ = program.values.get(name)
         if value_ is None or value_.is_view or value_.layout.primitives or value_.strides is not None:
             fail(f"expected {name!r} to be a compact row-major root")
@@ -322,6 +329,8 @@ def _check_order(program: Program, fail: Fail) -> None:
             if not mask(name).all():
                 fail(f"{reader} reads {name!r} before all of it is written")
 
+    for name in program.grown:
+        mask(name)[...] = True
     for bound in program.tasks:
         check((v for v in bound.inputs if program.values[v].root not in program.constants), f"task {bound.task.name}")
         for name in bound.outputs:

@@ -123,7 +123,9 @@ def _variant(number: int, plan: Plan) -> str:
     tables = _tensors(f"inputs_{number}", plan.inputs) + _tensors(f"outputs_{number}", plan.outputs)
     tables += control_tables(str(number), plan, names) + _table("mc_state", f"states_{number}", _states(plan))
     tables += _table("mc_extent", f"extents_{number}", (_row(size.output, size.axis) for size in plan.sizes))
-    tables += _table("mc_size", f"sizes_{number}", _free_rows(plan.free))
+    said = _Said(f"growth_{number}", names.within("dims"))
+    sizes = [*_free_rows(plan.free, said)]
+    tables += said.functions + _table("mc_size", f"sizes_{number}", sizes)
     rows = [_step_row(f"{number}_{i}", step) for i, step in enumerate(plan.steps)]
     return f"{thunks}\n{tables}{_table('mc_step', f'steps_{number}', rows)}\n"
 
@@ -167,10 +169,10 @@ def _free_shapes(name: str, plan: Plan, names: Names) -> str:
     return f"static void {name}({parameters}) {{\n{unused}{cases}}}\n"
 
 
-def _free_rows(free: Sequence[FreeSize]) -> Iterator[str]:
+def _free_rows(free: Sequence[FreeSize], said: _Said) -> Iterator[str]:
     for size in free:
         limits = (f"INT64_C({n})" for n in (size.least, size.most, size.unit))
-        yield _row(_c_string(size.name), *limits, size.input, size.axis)
+        yield _row(_c_string(size.name), *limits, size.input, size.axis, said.number(size.growth))
 
 
 def _thunk(name: str, step: Step, names: Names) -> str:
@@ -244,11 +246,20 @@ def _tensors(name: str, tensors: tuple[TensorInfo, ...]) -> str:
 
 
 def _states(plan: Plan) -> Iterator[str]:
-    """Where each state lies in the half that a run reads, and in the half that it writes."""
-    offset = 0
+    """Where each state lies in the half that a run reads, and in the half that it writes; a cache that grows, behind
+    both."""
+    offset, behind = 0, 2 * _half(plan)
     for state in plan.states:
-        yield _row(state.read, state.written, f"{offset}u")
-        offset += aligned(state.input.bytes)
+        yield _row(state.read, state.written, f"{behind if state.grows else offset}u")
+        if state.grows:
+            behind += state.bytes
+        else:
+            offset += aligned(state.input.bytes)
+
+
+def _half(plan: Plan) -> int:
+    """The bytes of one half of the states."""
+    return sum(aligned(state.input.bytes) for state in plan.states if not state.grows)
 
 
 def control_tables(number: str, plan: Plan, names: Names) -> str:
@@ -317,13 +328,14 @@ class _Said:
 def _variant_row(number: int, plan: Plan) -> str:
     names = ("inputs", "outputs", "steps", "control", "states", "extents", "sizes")
     tables = (*(f"{name}_{number}" for name in names), f"shape_{number}" if plan.free else "0")
-    controls, state_bytes = len(plan.control) + len(plan.loops), sum(aligned(s.input.bytes) for s in plan.states)
+    controls = len(plan.control) + len(plan.loops)
     counts = (
         *map(len, (plan.inputs, plan.outputs, plan.steps)),
         controls,
         *map(len, (plan.states, plan.sizes, plan.free)),
     )
-    return _row(*tables, *counts, f"{state_bytes}u")
+    caches = sum(state.bytes for state in plan.states if state.grows)
+    return _row(*tables, *counts, f"{_half(plan)}u", f"{caches}u")
 
 
 def _c_string(text: str) -> str:

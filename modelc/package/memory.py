@@ -46,11 +46,12 @@ def memory_of(manifest: Manifest, folder: Path) -> Memory:
     plans = manifest.variants
     pieces = [max(len(p.slots) for p in plans) * pointer]  # as modelc_memory.c places them
     for plan in plans:
-        pieces += [5 * 8, len(plan.sizes) * 8, len(plan.steps) * COUNTER * (not form.freestanding), pointer]
+        counters = len(plan.steps) * COUNTER * (not form.freestanding)
+        pieces += [(5 + len(plan.free)) * 8, len(plan.sizes) * 8, counters, pointer]
     return Memory(
         arena=max(plan.arena_bytes for plan in plans),
         scratch=max(plan.scratch_bytes for plan in plans),
-        states=sum(2 * aligned(state.input.bytes) for plan in plans for state in plan.states),
+        states=sum(state.bytes for plan in plans for state in plan.states),
         handle=sum(map(aligned, pieces)) + 3 * ALIGNMENT,
         code=code,
         constants=manifest.params_bytes,

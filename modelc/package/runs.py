@@ -15,8 +15,8 @@ from modelc.runtime.shown import range_text
 
 
 def usual_run(plan: Plan) -> Sizes:
-    """The first of the sizes that matter."""
-    return {size.name: size.usual for size in plan.free}
+    """The first of the sizes that matter; caches are as short as they can be."""
+    return {size.name: size.least if size.is_length else size.usual for size in plan.free}
 
 
 def mattering(free: Sequence[FreeSize]) -> tuple[Sizes, ...]:
@@ -50,6 +50,9 @@ def run_of(plan: Plan, inputs: Mapping[str, Any], what: object) -> Sizes:
     """The sizes in a run of `what` on these inputs. Raises InputError where they are none that it takes."""
     run = {}
     for size in plan.free:
+        if size.is_length:
+            run[size.name] = size.least  # a run on these inputs alone is the first
+            continue
         tensor = plan.inputs[size.input]
         if tensor.name not in inputs:
             raise InputError(f"the input {tensor.name!r} is missing, which says {size.name!r} of {what}")
@@ -71,6 +74,8 @@ def run_with(plan: Plan, dims: Mapping[str, int], what: object) -> Sizes:
         if name not in known:
             there = ", ".join(map(_sentence, plan.free)) or "none: its shapes are fixed"
             raise InputError(f"{name}={number}: {what} has no free size of this name; those that it has are {there}")
+        if known[name].is_length:
+            raise InputError(f"{name}={number}: it is the length of a cache of {what}, which runs before make longer")
     own = {name: _number(known[name], number, f"{name}={number}", what) for name, number in dims.items()}
     return {**usual_run(plan), **own}
 

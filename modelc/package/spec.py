@@ -206,12 +206,23 @@ def parts_of(control: Control) -> tuple[Control | Carried | Moving, ...]:
 @dataclass(frozen=True)
 class State:
     """An input of the model that the package's handle keeps: zeros, and after each run what the model's `output` was.
-    It is read where slot `read` points and written where `written` does."""
+    It is read where slot `read` points and written where `written` does. Of a cache that grows both are the same slot,
+    where there are `room` bytes: it is nothing, and after each run as much as the output was."""
 
     input: TensorInfo
     output: str
     read: int
-    written: int
+    written: int = 0
+    room: int = 0
+
+    @property
+    def grows(self) -> bool:
+        return self.read == self.written
+
+    @property
+    def bytes(self) -> int:
+        """Of the memory that a handle has for it."""
+        return aligned(self.room) if self.grows else 2 * aligned(self.input.bytes)
 
 
 @dataclass(frozen=True)
@@ -224,8 +235,9 @@ class Extent:
 
 @dataclass(frozen=True)
 class FreeSize:
-    """A size that is free, from `least` to `most`: `unit` times as much is what input `input` has along `axis`. Of the
-    sizes those that `matter` most, the usual one first, as a user said."""
+    """A size that is free, from `least` to `most`: `unit` times as much is what input `input` has along `axis`; or the
+    length of a cache, of which a run is no input (-1), and that a run makes longer by `growth`. Of the sizes those that
+    `matter` most, the usual one first, as a user said."""
 
     name: str
     least: int
@@ -234,6 +246,11 @@ class FreeSize:
     input: int
     axis: int
     matter: tuple[int, ...] = ()
+    growth: int = 0
+
+    @property
+    def is_length(self) -> bool:
+        return self.input < 0
 
     @property
     def usual(self) -> int:
@@ -277,13 +294,21 @@ class Plan:
     sizes: tuple[Extent, ...] = ()
     free: tuple[FreeSize, ...] = ()
 
+    @property
+    def lengths(self) -> tuple[FreeSize, ...]:
+        """The lengths of caches that grow."""
+        return tuple(size for size in self.free if size.is_length)
+
     def at(self, run: Sizes) -> Plan:
         """The plan in a run of these sizes: one for the shapes of its inputs."""
         if not self.free:
             return self
-        plan = instance(replace(self, inputs=(), outputs=(), free=()), run)
+        plan = instance(replace(self, inputs=(), outputs=(), states=(), free=()), run)
         return replace(
-            plan, inputs=tuple(t.at(run) for t in self.inputs), outputs=tuple(t.at(run) for t in self.outputs)
+            plan,
+            inputs=tuple(t.at(run) for t in self.inputs),
+            outputs=tuple(t.at(run) for t in self.outputs),
+            states=tuple(replace(s, input=s.input.at(run)) for s in self.states),
         )
 
     @property
@@ -473,7 +498,10 @@ def check_free(plan: Plan, where: str) -> None:
                 f"'{tensor.name}' of {where} has the shape {list(tensor.shape)}, and extents {list(extents)}, of which "
                 "it is not the most"
             )
-    for size in plan.free:
+    for size in plan.lengths:
+        if size.axis != -1 or not 0 <= size.least <= size.most or least(size.growth) < 0:
+            raise PackageError(f"{where} has a cache of the length '{size.name}' that does not grow")
+    for size in (size for size in plan.free if not size.is_length):
         there = 0 <= size.input < len(plan.inputs) and 0 <= size.axis < len(plan.inputs[size.input].extents)
         extent = plan.inputs[size.input].extents[size.axis] if there else 0
         if not there or size.least > size.most or not same(extent, size.unit * sized(size.size)):

@@ -200,6 +200,7 @@ class _Placer:
         for p in pieces:
             self.shapes |= {n: p.locals[n].shape for n in p.tables}
             self.constant.update(p.tables)
+        self.grown = {x: g for g in graph.grown for x in (g.past, g.present)}
         self.roots = {*graph.inputs, *graph.outputs, *self.constant}
         self.fixed = self.roots | {x for p in pieces if p.opaque for x in p.writes}
         self.moves: dict[str, tuple[Block, Load]] = {}
@@ -256,6 +257,9 @@ class _Placer:
         layout = self.layouts.get(name, Layout())
         if layout.primitives and layout.permutation is None:
             return Region(name, 0, compact_strides(self.shapes[name]), layout)
+        if name in self.grown:
+            grown = self.grown[name]
+            return Region(grown.present, 0, compact_strides(grown.stored(self.shapes[name])))
         own = Region(name, 0, strides_of(self.shapes[name], layout))
         if name in self.roots:
             return own

@@ -27,6 +27,7 @@ from modelc.passes.fuse_layer_norm import FuseLayerNorm
 from modelc.passes.integer_contractions import IntegerContractions
 from modelc.passes.machine import ANY, Machine
 from modelc.passes.pack_weights import PackWeights
+from modelc.passes.share_heads import ShareHeads
 from modelc.passes.widen_halves import WidenHalves
 
 Pass = Callable[[Graph], Graph]
@@ -39,6 +40,7 @@ PASSES: dict[str, type] = {
     "eliminate_common_subexpressions": EliminateCommonSubexpressions,
     "clean_moves": CleanMoves,
     "clean_arithmetic": CleanArithmetic,
+    "share_heads": ShareHeads,
     "fuse_layer_norm": FuseLayerNorm,
     "fuse_gelu": FuseGelu,
     "fuse_hard_swish": FuseHardSwish,
@@ -58,6 +60,7 @@ SIMPLIFY: tuple[Spec, ...] = (
     "widen_halves",
     "clean_moves",
     "clean_arithmetic",
+    "share_heads",
     "eliminate_common_subexpressions",
     "fuse_layer_norm",
     "fuse_gelu",

@@ -30,7 +30,7 @@ from modelc.ir.layout import Layout
 from modelc.ir.nest import Leaf, Nest, Region, walk
 from modelc.ir.program import BoundTask, Placed, Program
 from modelc.ir.sizes import DependsOnSize, Sizes, is_sized, same
-from modelc.package.spec import ArenaTensor, Argument, Extent, FreeSize, Plan, RangeCheck, Step, aligned
+from modelc.package.spec import ArenaTensor, Argument, Extent, FreeSize, Plan, RangeCheck, State, Step, aligned
 from modelc.package.tensor import TensorInfo
 from modelc.partition.precision import rounded_values
 from modelc.plan.structure import Assembly, Structured, structured
@@ -242,7 +242,7 @@ def plan_program(
     fed = [name for name in program.inputs if name != RANDOM_STATE and name not in states]
     extents = {} if expose else {name: extent for name in program.outputs if (extent := sized(name)) is not None}
     given = [name for name in program.outputs if name not in states.values() and name not in extents]
-    kept = tuple(made.state(_tensor(program.values[name]), other) for name, other in states.items())
+    kept = tuple(_state(made, program, name, other) for name, other in states.items())
     places = {name: Argument("input", k) for k, name in enumerate(fed)} | {RANDOM_STATE: Argument("random")}
     places |= {name: Argument("output", k) for k, name in enumerate(given)}
     places |= {state.input.name: Argument("slot", state.read) for state in kept}
@@ -274,6 +274,14 @@ def plan_program(
         sizes=tuple(Extent(given.index(output), axis) for output, axis in extents.values()),
         free=tuple(free),
     )
+
+
+def _state(made: Assembly, program: Program, name: str, output: str) -> State:
+    """What the handle keeps for the input `name`: two buffers, or of a cache that grows the memory of its output."""
+    if name not in program.grown:
+        return made.state(_tensor(program.values[name]), output)
+    root = program.values[output]
+    return made.grown(TensorInfo.of(name, root.dtype, program.values[name].shape), output, root.bytes)
 
 
 def _tensor(placed: Placed) -> TensorInfo:

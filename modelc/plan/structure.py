@@ -92,6 +92,11 @@ class Assembly:
         """An input that the handle keeps, and that is `output` after a run."""
         return State(tensor, output, self._slot(tensor.bytes), self._slot(tensor.bytes))
 
+    def grown(self, tensor: TensorInfo, output: str, room: int) -> State:
+        """An input that is the beginning of the `output`, which lies in one buffer of `room` bytes."""
+        slot = self._slot(room)
+        return State(tensor, output, slot, slot, room)
+
     def plain(self, steps: Sequence[Step]) -> None:
         """Adds steps that run one after another; what repeats becomes a loop."""
         try:

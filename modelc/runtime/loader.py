@@ -230,6 +230,7 @@ class Model:
         self._open = any(dims is not None for dims in free)
         self._bounds = [_Bound(k, v, sized[k], free[k]) for k, v in enumerate(self.variants)]
         self.sizes = {} if free[0] is None else free[0].ranges  # of a package for any size, by dimension
+        self.grows = free[0] is not None and free[0].grows  # it keeps a cache that grows from run to run
         self._input_dtypes = [(t, numpy_dtype(t.dtype)) for t in self.inputs]
 
     def _tensors(self, kind: str, variant: int) -> list[TensorInfo]:
@@ -313,16 +314,26 @@ class Model:
         return array[tuple(slice(n) for n in actual)]
 
     def reset(self) -> None:
-        """Makes what the model keeps between runs (compile --state) zeros, as it was when it was opened."""
+        """Makes what the model keeps between runs (compile --state) zeros, as it was when it was opened, and empties
+        caches that grow."""
         self._call("reset")
 
+    def run_anew(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """As run(), with caches that grow empty: what may be done again and again."""
+        if self.grows:
+            self.reset()
+        return self.run(inputs)
+
     def profile(self, inputs: Mapping[str, Array], repeat: int = 10) -> list[StepProfile]:
-        """Runs once to warm up and `repeat` times more, and says what each step of these took, in order."""
-        self.run(inputs)
+        """Runs once to warm up and `repeat` times more, and says what each step of these took, in order. A cache that
+        grows is empty before each."""
+        self.run_anew(inputs)
+        if self.grows:
+            self.reset()
         index = self._bound_to(self._arrays(inputs))[0].index
         self.profile_start()
         for _ in range(repeat):
-            self.run(inputs)
+            self.run_anew(inputs)
         self.profile_stop()
         return self.profile_read(index)
 
@@ -431,7 +442,7 @@ class Model:
 
     def _fitting(self, shapes: Sequence[tuple[int, ...]]) -> tuple[_Bound, ctypes.Array[Any] | None]:
         for bound in self._bounds:
-            if bound.shapes == shapes:
+            if bound.shapes == shapes and not (bound.free and bound.free.grows):
                 return bound, None
         if not self._open or any(len(s) != len(t.shape) for s, t in zip(shapes, self.inputs, strict=True)):
             raise ModelError(self._refuse_shapes(shapes))
@@ -591,8 +602,9 @@ def _sized(manifest: dict[str, Any]) -> list[tuple[int, ...]]:
 
 
 class _Free(NamedTuple):
-    """The free sizes of a variant: what each of its dimensions may be, `places` where an input has it, and its unit;
-    extents of `inputs` and of `outputs`, by number, which may be expressions of the sizes."""
+    """The free sizes of a variant: what each of its dimensions may be, `places` where an input has it (-1: it is the
+    length of a cache), and its unit; extents of `inputs` and of `outputs`, by number, which may be expressions of the
+    sizes."""
 
     ranges: dict[str, range]
     places: dict[str, tuple[int, int, int]]
@@ -608,8 +620,15 @@ class _Free(NamedTuple):
 
         return tensors(variant.inputs, self.inputs), tensors(variant.outputs, self.outputs)
 
+    @property
+    def grows(self) -> bool:
+        """Whether there is a cache that grows."""
+        return any(k < 0 for k, _, _ in self.places.values())
+
     def shapes(self, inputs: Sequence[Array]) -> dict[int, tuple[int, ...]]:
         """The shapes of outputs in a run on these inputs, which fit."""
+        if self.grows:  # how long a cache is, the library knows
+            return {}
         run = {name: inputs[k].shape[axis] // unit for name, (k, axis, unit) in self.places.items()}
         return {k: tuple(_extent(n, run) for n in extents) for k, extents in self.outputs.items()}
 
@@ -629,7 +648,7 @@ def _free(variant: Mapping[str, Any]) -> _Free | None:
         for side, extents in zip(sides, (inputs, outputs), strict=True):
             if any([_extent(n, largest) for n in extents[k]] != side[k]["shape"] for k in extents):
                 raise ValueError("shapes are not the most")
-        if any(places[name][1] >= len(inputs[places[name][0]]) for name in places):
+        if any(axis >= len(inputs[k]) for k, axis, _ in places.values() if k >= 0):
             raise ValueError("an axis is not there")
     except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError, RecursionError, MemoryError) as error:
         raise ModelError(f"{MANIFEST} is damaged: its free sizes do not fit ({error}); {AGAIN}") from None

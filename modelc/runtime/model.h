@@ -41,7 +41,8 @@ typedef enum modelc_status {
     MODELC_BAD_DATA = 8,     /* an index or a length in the data is out of range: the sentence says which, and where */
     MODELC_STOPPED = 9,      /* stop() has said so */
     MODELC_INTERRUPTED = 10, /* the function that was given to poll() has said so */
-    MODELC_LATE = 11         /* the run lasted longer than time_limit() allows */
+    MODELC_LATE = 11,        /* the run lasted longer than time_limit() allows */
+    MODELC_FULL = 12         /* a cache that grows has no room for another run: reset() empties it */
 } modelc_status;
 
 typedef enum modelc_dtype {
@@ -178,7 +179,8 @@ typedef struct modelc_api {
     modelc_status (*output_shape)(modelc_handle *handle, int32_t variant, int32_t index, int64_t *shape);
 
     /* What a package keeps between runs (compile --state) is the handle's own, for each variant. It begins with zeros; this
-     * makes it zeros again. A run that ends with an error leaves it as it was. */
+     * makes it zeros again. A cache that grows begins empty, and is emptied; a run that finds it full ends with MODELC_FULL.
+     * A run that ends with an error leaves what is kept as it was. */
     modelc_status (*reset)(modelc_handle *handle);
 
     /* Profiling: between start (which sets the counters to zero) and stop, runs accumulate the time of every step. A

@@ -7,28 +7,38 @@ static void expected_shape(const mc_variant *v, const int64_t *dims, int32_t ind
     v->shape(dims, 0, index, shape);
 }
 
-static int say(char *sentence, size_t size, const char *format, ...) {
+static modelc_status say(char *sentence, size_t size, modelc_status status, const char *format, ...) {
     if (sentence) {
         va_list arguments;
         va_start(arguments, format);
         mc_write(sentence, size, format, arguments);
         va_end(arguments);
     }
-    return 0;
+    return status;
 }
 
-int mc_dims_of(const mc_variant *v, const int64_t *const *shapes, int64_t *dims, char *sentence, size_t size) {
+modelc_status mc_dims_of(const modelc_handle *handle, int32_t variant, const int64_t *const *shapes, int64_t *dims,
+                         char *sentence, size_t size) {
+    const mc_variant *v = &mc_the_model.variants[variant];
     for (int32_t d = 0; d < v->size_count; d++) {
         const mc_size *s = &v->sizes[d];
+        if (s->input < 0) {
+            dims[d] = atomic_load_explicit(&handle->kept[variant].lengths[d], memory_order_relaxed);
+            if (dims[d] > s->most)
+                return say(sentence, size, MODELC_FULL,
+                           "the cache is full: '%s' is %lld, and a run is possible up to %lld; reset() empties it", s->name,
+                           (long long)dims[d], (long long)s->most);
+            continue;
+        }
         const int64_t given = shapes ? shapes[s->input][s->axis] : s->most * s->unit;
         dims[d] = given / s->unit;
         if (given % s->unit || dims[d] < s->least || dims[d] > s->most) {
-            if (!sentence) return 0;
-            size_t n = mc_append(sentence, size, 0, "input '%s' has %lld along dimension %d, which is '%s': expected %lld to %lld",
-                                 v->inputs[s->input].name, (long long)given, (int)s->axis, s->name,
-                                 (long long)(s->least * s->unit), (long long)(s->most * s->unit));
-            if (s->unit > 1) mc_append(sentence, size, n, " in steps of %lld", (long long)s->unit);
-            return 0;
+            char steps[48] = "";
+            if (s->unit > 1) mc_append(steps, sizeof steps, 0, " in steps of %lld", (long long)s->unit);
+            return say(sentence, size, MODELC_BAD_ARGUMENT,
+                       "input '%s' has %lld along dimension %d, which is '%s': expected %lld to %lld%s",
+                       v->inputs[s->input].name, (long long)given, (int)s->axis, s->name, (long long)(s->least * s->unit),
+                       (long long)(s->most * s->unit), steps);
         }
     }
     for (int32_t k = 0; shapes && k < v->input_count; k++) {
@@ -36,8 +46,10 @@ int mc_dims_of(const mc_variant *v, const int64_t *const *shapes, int64_t *dims,
         expected_shape(v, dims, k, shape);
         for (int32_t axis = 0; axis < v->inputs[k].rank; axis++)
             if (shapes[k][axis] != shape[axis])
-                return say(sentence, size, "input '%s' has %lld along dimension %d: expected %lld, by the model and the other inputs",
-                           v->inputs[k].name, (long long)shapes[k][axis], (int)axis, (long long)shape[axis]);
+                return say(sentence, size, MODELC_BAD_ARGUMENT,
+                           "input '%s' has %lld along dimension %d: expected %lld, by the model and the other inputs%s",
+                           v->inputs[k].name, (long long)shapes[k][axis], (int)axis, (long long)shape[axis],
+                           v->cache_bytes ? ", and what the cache holds" : "");
     }
-    return 1;
+    return MODELC_OK;
 }

@@ -24,9 +24,10 @@ uint64_t mc_place(modelc_handle *handle, uint8_t *memory, int profiled) {
     placed.counters = take(&c, profiled ? variants * sizeof *placed.counters : 0);
     for (int32_t v = 0; v < model->variant_count; v++) {
         const mc_variant *variant = &model->variants[v];
-        mc_kept kept = {.halves = take(&c, 2 * variant->state_bytes)};
+        mc_kept kept = {.halves = take(&c, 2 * variant->state_bytes + variant->cache_bytes)};
         kept.sizes = take(&c, (uint64_t)variant->extent_count * sizeof *kept.sizes);
         kept.dims = take(&c, (uint64_t)variant->size_count * sizeof *kept.dims);
+        kept.lengths = take(&c, (uint64_t)variant->size_count * sizeof *kept.lengths);
         mc_counter *counters = take(&c, profiled ? (uint64_t)variant->step_count * sizeof *counters : 0);
         if (!memory) continue;
         placed.kept[v] = kept;

@@ -112,7 +112,7 @@ typedef struct mc_control {
 } mc_control;
 
 /* What the handle keeps from run to run: it lies in two halves of memory at the same offset, and each run reads one half
- * and writes the other. */
+ * and writes the other; or, where both slots are the same, a cache that grows, in one place behind both halves. */
 typedef struct mc_state {
     int32_t read; /* slots */
     int32_t written;
@@ -125,7 +125,8 @@ typedef struct mc_extent {
     int32_t axis;
 } mc_extent;
 
-/* A free size: `unit` times as much, from `least` to `most` times, is what input `input` has along `axis`. */
+/* A free size: `unit` times as much, from `least` to `most` times, is what input `input` has along `axis`. Where `input` is
+ * -1 it is the length of a cache, and a run makes that longer by `growth`. */
 enum { MC_MOST_SIZES = 16 };
 typedef struct mc_size {
     const char *name;
@@ -134,6 +135,7 @@ typedef struct mc_size {
     int64_t unit;
     int32_t input;
     int32_t axis;
+    mc_number growth;
 } mc_size;
 
 typedef struct mc_variant {
@@ -154,6 +156,7 @@ typedef struct mc_variant {
     int32_t extent_count;
     int32_t size_count;
     uint64_t state_bytes; /* of one half */
+    uint64_t cache_bytes; /* of all caches that grow */
 } mc_variant;
 
 typedef struct mc_model {
@@ -180,11 +183,12 @@ typedef struct mc_counter {
 
 /* What a variant keeps from run to run. */
 typedef struct mc_kept {
-    uint8_t *halves; /* of the variant's states, one after the other */
-    int turn;        /* the half that the next run reads */
-    int64_t *sizes;  /* of the outputs of the last run, where they depend on data */
-    int64_t *dims;   /* the free sizes in the last run */
-    int said;        /* whether that run came to its end */
+    uint8_t *halves;     /* of the variant's states, one after the other; then its caches */
+    int turn;            /* the half that the next run reads */
+    int64_t *sizes;      /* of the outputs of the last run, where they depend on data */
+    int64_t *dims;       /* the free sizes in the last run */
+    atomic_int *lengths; /* of those that are lengths of caches what the next run reads */
+    int said;            /* whether that run came to its end */
 } mc_kept;
 
 struct modelc_handle {
@@ -273,14 +277,16 @@ void mc_float_leave(uint64_t saved);
 /* modelc_range.c: whether `data` lies in the range; else what is wrong, in a sentence. */
 int mc_in_range(const mc_range *range, const void *data, char *sentence, size_t size);
 
-/* modelc_fit.c: shapes are of all inputs. mc_no_variant says what there is where none takes them. */
-int32_t mc_variant_for(const int64_t *const *shapes); /* -1: there is none */
-int mc_fits(const mc_variant *v, const int64_t *const *shapes);
-void mc_no_variant(const int64_t *const *shapes, char *sentence, size_t size);
+/* modelc_fit.c: shapes are of all inputs; NULL: the variant's own. mc_no_variant says what there is where none takes
+   them. */
+int32_t mc_variant_for(const modelc_handle *handle, const int64_t *const *shapes); /* -1: there is none */
+int mc_fits(const modelc_handle *handle, int32_t variant, const int64_t *const *shapes);
+modelc_status mc_no_variant(const modelc_handle *handle, const int64_t *const *shapes);
 
-/* modelc_free.c: the free sizes of a variant where inputs have these shapes (NULL: the most). Whether it takes them; else, where
- * `sentence` is not NULL, it says what is wrong. */
-int mc_dims_of(const mc_variant *v, const int64_t *const *shapes, int64_t *dims, char *sentence, size_t size);
+/* modelc_free.c: the free sizes of a variant where inputs have these shapes (NULL: the most), and its caches are as long as
+ * they are. MODELC_OK where it takes them; else, where `sentence` is not NULL, it says what is wrong. */
+modelc_status mc_dims_of(const modelc_handle *handle, int32_t variant, const int64_t *const *shapes, int64_t *dims,
+                         char *sentence, size_t size);
 
 /* modelc_sha256.c */
 void mc_sha256(const uint8_t *data, size_t bytes, uint8_t digest[32]);

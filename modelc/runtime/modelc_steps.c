@@ -200,10 +200,8 @@ modelc_status modelc_fit(const modelc_handle *handle, const int64_t *const *shap
         return mc_fail(MODELC_BAD_ARGUMENT, "fit wants a handle, shapes and a place for the variant, not NULL");
     const modelc_status status = check_shapes(shapes);
     if (status) return status;
-    *variant = mc_variant_for(shapes);
-    if (*variant >= 0) return MODELC_OK;
-    mc_no_variant(shapes, mc_message(), MC_MESSAGE_BYTES);
-    return MODELC_BAD_ARGUMENT;
+    *variant = mc_variant_for(handle, shapes);
+    return *variant >= 0 ? MODELC_OK : mc_no_variant(handle, shapes);
 }
 
 modelc_status modelc_run_shaped(modelc_handle *handle, int32_t variant, const int64_t *const *shapes,
@@ -219,34 +217,43 @@ modelc_status modelc_run_shaped(modelc_handle *handle, int32_t variant, const in
     modelc_status status;
     if (!v) return mc_no_such_variant(handle, variant);
     if (shapes && (status = check_shapes(shapes))) return status;
-    if (shapes && !mc_fits(v, shapes)) {
-        mc_no_variant(shapes, mc_message(), MC_MESSAGE_BYTES);
-        return MODELC_BAD_ARGUMENT;
-    }
+    if (shapes && !v->size_count && !mc_fits(handle, variant, shapes)) return mc_no_variant(handle, shapes);
     if ((status = check_buffers(v->inputs, v->input_count, inputs, "input")) ||
         (status = check_buffers(v->outputs, v->output_count, (const void *const *)outputs, "output")))
         return status;
     status = MODELC_OK;
     mc_frame frame = {.params = handle->params, .inputs = inputs, .outputs = outputs};
     mc_lock(handle);
+    mc_kept *kept = &handle->kept[variant];
+    int64_t dims[MC_MOST_SIZES];
+    if (v->size_count && (status = mc_dims_of(handle, variant, shapes, dims, mc_message(), MC_MESSAGE_BYTES))) {
+        mc_unlock(handle);
+        return status;
+    }
+    for (int32_t d = 0; d < v->size_count; d++) kept->dims[d] = dims[d];
     handle->began = 0;
     frame.arena = handle->arena;
     frame.random = handle->random;
     uint64_t saved = mc_float_enter(mc_the_model.flush_denormals);
     frame.slots = handle->slots;
-    mc_kept *kept = &handle->kept[variant];
     frame.sizes = kept->sizes;
     kept->said = 0;
-    if (v->size_count) mc_dims_of(v, shapes, kept->dims, NULL, 0);
     frame.dims = kept->dims;
     for (int32_t i = 0; i < v->state_count; i++) {
-        uint8_t *first = kept->halves + v->states[i].offset, *second = first + v->state_bytes;
+        uint8_t *first = kept->halves + v->states[i].offset;
+        uint8_t *second = v->states[i].read == v->states[i].written ? first : first + v->state_bytes;
         frame.slots[v->states[i].read] = kept->turn ? second : first;
         frame.slots[v->states[i].written] = kept->turn ? first : second;
     }
     const part all = {0, v->step_count, 0, v->control_count};
     status = run_part(handle, v, all, &frame, handle->profiling ? handle->counters[variant] : NULL);
-    if (!status) kept->turn = !kept->turn; /* after an error the state is as it was */
+    if (!status) { /* after an error the state is as it was */
+        kept->turn = !kept->turn;
+        for (int32_t d = 0; d < v->size_count; d++)
+            if (v->sizes[d].input < 0)
+                atomic_store_explicit(&kept->lengths[d], (int)(dims[d] + mc_number_in(&v->sizes[d].growth, &frame)),
+                                      memory_order_relaxed);
+    }
     kept->said = !status;
     mc_float_leave(saved);
     handle->random[1]++;
@@ -283,9 +290,12 @@ modelc_status modelc_output_shape(modelc_handle *handle, int32_t variant, int32_
 modelc_status modelc_reset(modelc_handle *handle) {
     if (!handle) return mc_fail(MODELC_BAD_ARGUMENT, "the handle is NULL");
     mc_lock(handle);
-    for (int32_t v = 0; v < mc_the_model.variant_count; v++)
-        if (mc_the_model.variants[v].state_bytes)
-            memset(handle->kept[v].halves, 0, (size_t)(2 * mc_the_model.variants[v].state_bytes));
+    for (int32_t v = 0; v < mc_the_model.variant_count; v++) {
+        const mc_variant *variant = &mc_the_model.variants[v];
+        if (variant->state_bytes) memset(handle->kept[v].halves, 0, (size_t)(2 * variant->state_bytes));
+        for (int32_t d = 0; d < variant->size_count; d++)
+            atomic_store_explicit(&handle->kept[v].lengths[d], 0, memory_order_relaxed);
+    }
     mc_unlock(handle);
     return MODELC_OK;
 }

@@ -136,8 +136,9 @@ def _tune(request: TuneRequest, places: Sequence[Path]) -> tuple[TuneResult, ...
     for path, digest, fixed, feed in each:
         with blaming(f"model {path}"):
             steering = applied(fixed.over(settings.inputs), path, feed)
+            own = settings.fixing(fixed).naming(path)
         stages = Stages(progress=_naming(request.say, path.stem) if len(models) > 1 else request.say)
-        asked_for = (path, digest, target, settings.fixing(fixed), steering.shapes)
+        asked_for = (path, digest, target, own, steering.shapes)
         runs.append(Run(*asked_for, constants=steering.constants, inputs=feed, stages=stages, store=request.store))
     for place in places:
         check_place(place)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from modelc.errors import PackageError, VerificationError
 from modelc.package import Package, emulated, run_emulated
+from modelc.verify.check import begins_anew
 from modelc.verify.engine import Engine, EngineError
 from modelc.verify.habits import LEAST_RUNS, Judged, Setting, difference
 
@@ -51,16 +52,20 @@ class Used:
 @dataclass
 class JudgedRuns:
     """What runs that were judged were given and made: of each variant the first and the last, or where its runs hang
-    on those before, the first two; and their numbers among all."""
+    on those before, the first two; and their numbers among all. Runs between which a cache grows are those of the
+    variant of the first."""
 
     package: Package
     by_variant: dict[int, list[tuple[int, Arrays, Arrays]]] = field(default_factory=dict)
     count: int = 0
+    latest: int = -1  # variant, of which the last runs are
 
     def keep(self, variant: int, feed: Arrays, outputs: Arrays) -> None:
         """To be told of every run, in order."""
-        runs = self.by_variant.setdefault(variant, [])
         plan = self.package.manifest.variants[variant]
+        if begins_anew(self.package, variant, self.latest):
+            self.latest = variant
+        runs = self.by_variant.setdefault(self.latest, [])
         if len(runs) == 2 and not (plan.states or plan.draws):
             runs.pop()
         if len(runs) < 2:
@@ -82,9 +87,8 @@ def as_used(judged: JudgedRuns, seconds: float) -> Used:
             most = MOST_RUNS
             if plan.states or plan.draws:
                 most = min(most, max(LEAST_RUNS, KEPT_BYTES // (1 + sum(x.nbytes for x in outputs[0].values()))))
-            engine.keep(
-                Judged(judged.package.in_library(variant), feeds, outputs, first, bool(plan.states), plan.draws)
-            )
+            there, grows = judged.package.in_library(variant), any(state.grows for state in plan.states)
+            engine.keep(Judged(there, feeds, outputs, first, bool(plan.states), grows, plan.draws))
             for number, (how, (threads, shifted, handles)) in enumerate(SETTINGS.items()):
                 taken = share / (len(SETTINGS) - 1) if number else share
                 try:

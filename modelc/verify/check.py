@@ -65,13 +65,12 @@ class Runner:
             with _as_verification():
                 check_described(package)
 
-    def run(self, feed: Arrays, watch: Watch | None = None) -> Arrays:
-        """The outputs; what `watch` names is looked at on the way. Raises VerificationError where it does not come to
-        an end."""
+    def run(self, variant: int, feed: Arrays, watch: Watch | None = None) -> Arrays:
+        """The outputs of the `variant` that takes the feed; what `watch` names is looked at on the way. Raises
+        VerificationError where it does not come to an end."""
         if self._engine is not None:
-            self._reset_for(feed)
+            self._reset_for(variant)
             return self._engine.run(feed) if watch is None else self._engine.watch(feed, watch)
-        variant = variant_of(self._package, feed)
         with _as_verification():
             there = self._package.in_library(variant)
             done = run_emulated(self._package.path, feed, there, profile=self._counting, watch=watch)
@@ -79,12 +78,11 @@ class Runner:
             self._counted[variant][k] += step.calls
         return done.outputs
 
-    def _reset_for(self, feed: Arrays) -> None:
+    def _reset_for(self, variant: int) -> None:
         """What a package for any size keeps goes from size to size; judged are runs of each from zeros on."""
         assert self._engine is not None
         if self._package.runs and self._package.manifest.variants[0].states:
-            variant = variant_of(self._package, feed)
-            if variant != self._latest:
+            if begins_anew(self._package, variant, self._latest):
                 self._engine.reset()
             self._latest = variant
 
@@ -125,18 +123,32 @@ def _array_dtype(dtype: str) -> str:
     return "uint16" if dtype == "bfloat16" else "uint8" if dtype in NARROW else dtype
 
 
+def begins_anew(package: Package, variant: int, before: int) -> bool:
+    """Whether a run of a variant begins with nothing kept, where that before was one of variant `before`: where that is
+    another one; of caches that grow where they are empty."""
+    if any(state.grows for state in package.manifest.variants[variant].states):
+        return not is_behind(package, variant)
+    return variant != before
+
+
+def is_behind(package: Package, variant: int) -> bool:
+    """Whether a run of a variant finds something in a cache that grows."""
+    return any(state.grows and 0 not in state.input.shape for state in package.manifest.variants[variant].states)
+
+
 class Carried:
     """What a package keeps from run to run, carried by hand for the model. Under emulation every run is the first."""
 
     def __init__(self, package: Package) -> None:
-        self._plans = package.manifest.variants
+        self._package, self._plans = package, package.manifest.variants
         self._emulated = emulated(package)
         self._variant, self._states = -1, Arrays()
 
     def before(self, variant: int) -> Arrays:
         """Zeros where the variant is another one than before, or the size is: there the Runner resets them."""
-        if variant != self._variant or self._emulated:
-            self._variant, self._states = variant, no_states(self._plans[variant])
+        if begins_anew(self._package, variant, self._variant) or self._emulated:
+            self._states = no_states(self._plans[variant])
+        self._variant = variant
         return self._states
 
     def after(self, outputs: Arrays) -> None:
@@ -226,7 +238,8 @@ def drawn_for_variants(
         roles = roles_of(uses, _claimed(plan))
         least = LEAST_WITH_STATES if plan.states else LEAST_WITH_SIZES if plan.sizes else 1
         count = max(samples, least_samples(plan), least, _telling_samples(package, plan))
-        for k in range(count + MORE):
+        grows = any(state.grows for state in plan.states)  # another run would find a longer cache
+        for k in range(1 if grows else count + MORE):
             if k >= count and not left(number):
                 break
             yield number, {**draw_inputs(plan.inputs, roles, seed, k), **deciding(plan, k)}

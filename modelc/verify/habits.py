@@ -41,13 +41,15 @@ class Setting(NamedTuple):
 
 class Judged(NamedTuple):
     """Runs that were judged: of this `variant`, on `feeds`, with these `outputs`. `first` is the number of the first of
-    them among all runs of the handle. `kept`: the variant keeps states; `draws`: it draws random numbers."""
+    them among all runs of the handle. `kept`: the variant keeps states; `grows`: one is a cache that grows, and the
+    feeds are of runs one after the other; `draws`: it draws random numbers."""
 
     variant: int
     feeds: Sequence[Arrays]
     outputs: Sequence[Arrays]
     first: int
     kept: bool
+    grows: bool
     draws: bool
 
 
@@ -76,7 +78,7 @@ class Habits:
                     model.run(self._at_lines[0])
                 model.reset()
             for run in numbers_of_runs(setting):
-                if judged.kept and not judged.draws and run in RESETS:
+                if judged.kept and not judged.draws and self._resets(run):
                     for model in opened:
                         model.reset()
                 turns = [self._turn(run, number) for number in range(setting.handles)]
@@ -94,9 +96,15 @@ class Habits:
         judged = self._judged
         if judged.draws:
             return run
+        if judged.grows:
+            return run % len(judged.feeds)
         if judged.kept:
             return run - max((reset for reset in RESETS if reset <= run), default=0)
         return run + handle
+
+    def _resets(self, run: int) -> bool:
+        """Whether states are reset before a run."""
+        return run % len(self._judged.feeds) == 0 if self._judged.grows else run in RESETS
 
     def _same(self, turn: int) -> int:
         """What is equal for runs that are to give the same."""

@@ -64,10 +64,10 @@ def profile(
     try:
         with runtime.load(package, threads=threads) as model:
             runs, looks = [], []
-            model.run(feed)
+            model.run_anew(feed)
             for _ in range(repeat):
                 model.profile_start()
-                model.run(feed)
+                model.run_anew(feed)
                 model.profile_stop()
                 runs.append(model.profile_read(read.in_library(number)))
                 looks.append(FixedLoop().time(0.0))

@@ -27,7 +27,7 @@ from modelc.errors import VerificationError
 from modelc.frontend.steering.unread import index_inputs, unread_rows
 from modelc.frontend.steering.uses import read_uses
 from modelc.ir.sizes import Sizes
-from modelc.package import Package, at_sizes, read_package
+from modelc.package import Package, at_sizes, emulated, read_package
 from modelc.package.watch import Watch, Watched
 from modelc.verify.as_used import JudgedRuns, as_used
 from modelc.verify.check import (
@@ -36,6 +36,7 @@ from modelc.verify.check import (
     Runner,
     check_inputs,
     drawn_for_variants,
+    is_behind,
     not_run_note,
     variant_of,
     without_constants,
@@ -91,6 +92,9 @@ def verify_outputs(
         check_inputs(read, inputs)
     given = [] if inputs is None else [(variant_of(read, inputs), dict(inputs))]
     drawn_for = set(range(len(read.manifest.variants))) - {number for number, _ in given}
+    behind = {number for number in drawn_for if is_behind(read, number)}
+    behind = behind if behind and emulated(read) else set()
+    drawn_for -= behind
     effort = EFFORTS[check] if brief else replace(EFFORTS[check], kernel_work=inf)
     effort = replace(effort, work=effort.work / len(read.manifest.variants))
     with ExitStack() as stack:
@@ -122,7 +126,7 @@ def verify_outputs(
             compared += 1
             within = inside[number] if inside else None
             try:  # first, as it says what is out of range
-                made = runner.run(feed, within.watch({**fed, **feed}, going) if within else None)
+                made = runner.run(number, feed, within.watch({**fed, **feed}, going) if within else None)
             except VerificationError as error:
                 failure = f"did not run: {error}"
                 if within is not None:
@@ -150,6 +154,8 @@ def verify_outputs(
             whole.collect(reports, number, within.judge if within else None)
         notes = [] if failure else [not_run_note(number, runner.not_run(number), read) for number in variants]
     kernels = tuple(report for watched in inside for report in watched.judge.reports.values())
+    if behind:
+        notes.append("nothing was compared of runs that find a cache: where a process makes one run, each is the first")
     notes += [*whole.notes, *_notes(kernels, bool(blueprints)), *unread_rows(uses, indices)]
     outputs = tuple(whole.outputs.values())
     about = reference.about

@@ -137,7 +137,7 @@ def test_commands_say_the_size(made: tuple[Path, Path], tmp_path: Path, capsys: 
         (["--precision", "auto"], "precision auto"),
         (["--weights", "int4"], "--weights"),
         (["--database", "db.sqlite"], "--database"),
-        (["--state", "x=y"], "no input that the package takes has this dimension"),
+        (["--state", "x=y"], "expected lengths of a cache from 0 on"),
         (["--bound", "nothing=3"], "no value"),
         (["--dim", "rows=3..2"], "--dim"),
         (["--dim", "rows=1..9@12"], "sizes that matter among those of the dimension, 1 to 9; 12 is not"),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import onnxruntime as ort
@@ -12,7 +10,6 @@ import pytest
 from control_models import INFO, B, F, I, agree, node, saved
 from library_of import library_of
 from onnx import helper
-from repository import ROOT
 from state_models import STATES, cell
 
 import modelc
@@ -106,26 +103,6 @@ def test_a_package_with_a_state_is_verified_again_rebuilt_and_described(kept, tm
 def test_a_state_that_cannot_be_is_a_sentence(tmp_path, states, sentence) -> None:
     with pytest.raises(ModelError, match=sentence):
         modelc.compile(cell(tmp_path / "m.onnx"), output=tmp_path / "p", states=states, dims={"n": 2})
-
-
-def example(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_a_decoder_with_its_cache_generates_the_tokens_of_onnx_runtime(tmp_path) -> None:
-    generate = example("generate")
-    path = generate.decoder(tmp_path / "d.onnx")
-    modelc.compile(path, output=tmp_path / "p", states=generate.STATES, verify=False, database=False)
-    session = ort.InferenceSession(str(path))
-    with modelc.load(tmp_path / "p") as model:
-        for token in (5, 17):
-            tokens = generate.generated(model, token, generate.CAPACITY)
-            assert tokens == generate.generated_by_hand(session, token, generate.CAPACITY)
-            assert len(set(tokens)) > 3
 
 
 def test_tune_keeps_states_and_divides_what_is_said_of_several_models(tmp_path, in_brief) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.ir.expr import DTYPES
-from modelc.ir.graph import Graph, Node, Value
+from modelc.ir.graph import Graph, Grown, Node, Value
 
 Array = NDArray[Any]
 _NUMBERS = {"inf": float("inf"), "nan": float("nan"), "True": True, "False": False}
@@ -126,6 +126,16 @@ class _Reader:
             return data
         return self.number()
 
+    def grown(self) -> Grown:
+        past = self.name()
+        self.expect("in")
+        present, numbers = self.name(), dict[str, int]()
+        for key in ("axis", "room"):
+            self.expect(key)
+            self.expect("=")
+            numbers[key] = self.number()
+        return Grown(past, present, **numbers)
+
     def node(self) -> Node:
         outputs = self.items(self.name, "=")
         op = self.name()
@@ -163,6 +173,7 @@ def parse_graph(text: str) -> Graph:
     inputs: list[str] = []
     outputs: list[str] = []
     notes: list[str] = []
+    grown: list[Grown] = []
     values: dict[str, Value] = {}
     nodes: list[Node] = []
     inner: list[str] | None = None  # the lines of a body, while it is read
@@ -195,6 +206,9 @@ def parse_graph(text: str) -> Graph:
                 values[value.name] = value
                 if word == "input":
                     inputs.append(value.name)
+            elif declares and word == "grown":
+                reader.next()
+                grown.append(reader.grown())
             elif declares and word in ("output", "note"):
                 reader.next()
                 (outputs if word == "output" else notes).append(reader.name())
@@ -206,7 +220,7 @@ def parse_graph(text: str) -> Graph:
             raise GraphSyntaxError(f"line {number}: damaged data: {error}") from None
     if depth:
         raise GraphSyntaxError(f"expected 'begin' and 'end' in pairs, found {abs(depth)} without the other")
-    return Graph(name, tuple(inputs), tuple(outputs), values, tuple(nodes), tuple(notes))
+    return Graph(name, tuple(inputs), tuple(outputs), values, tuple(nodes), tuple(notes), tuple(grown))
 
 
 def _declaration(reader: _Reader, word: str) -> Value:

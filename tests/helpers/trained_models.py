@@ -8,9 +8,14 @@ import yaml
 from repository import ROOT
 
 
-def catalogue() -> dict[str, dict[str, Any]]:
-    """The entries of tests/models.yaml by short name."""
+def files() -> dict[str, dict[str, Any]]:
+    """The entries of tests/models.yaml by short name, those too that are no ONNX models."""
     return yaml.safe_load((ROOT / "tests/models.yaml").read_text())
+
+
+def catalogue() -> dict[str, dict[str, Any]]:
+    """The entries that are ONNX models."""
+    return {name: entry for name, entry in files().items() if "suffix" not in entry}
 
 
 def shapes_of(name: str) -> list[dict[str, tuple[int, ...]]]:

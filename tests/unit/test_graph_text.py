@@ -24,6 +24,7 @@ TEXT = """graph net
   Y = Mul(X, W)  # scale
   "y:0" = Clip(Y, "", W) mode="a \\"b\\"" pads=(1, 2) one=(3,) none=() ratio=0.25 t=uint8[2]([1, 2])  # c from n1, "n 2"
   output "y:0"
+  grown X in "y:0" axis=1 room=9
   note "a sentence"
 """
 

@@ -17,6 +17,11 @@ from modelc.frontend.load.read import ELEMENT_TYPES, element_type
 from modelc.ir.graph import Value
 
 NUMBER = re.compile("[0-9]{1,9}")
+_PARTS = ("past_sequence_length", "sequence_length")
+SUMS = {  # what a dimension is called in models that optimum and genai's builder export, and what it is the sum of
+    "past_sequence_length + 1": _PARTS,
+    "total_sequence_length": _PARTS,
+}
 Dims = tuple[int | str, ...]  # a free dimension is its name; without one it is INPUT[AXIS]
 
 
@@ -44,8 +49,15 @@ def free_inputs(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
 
 
 def declared_shapes(graph: onnx.GraphProto) -> dict[str, Dims | None]:
-    """The shapes of the inputs as the model declares them; None for one without."""
-    return {name: _dims(info) for name, info in free_inputs(graph).items()}
+    """The shapes of the inputs as the model declares them; None for one without. What exporters call the sum of a
+    cache's length and that of what is new is a sum."""
+    declared = {name: _dims(info) for name, info in free_inputs(graph).items()}
+    names = {d for dims in declared.values() for d in dims or () if isinstance(d, str)}
+    sums = {name: " + ".join(parts) for name, parts in SUMS.items() if name in names and names.issuperset(parts)}
+    return {
+        name: None if dims is None else tuple(sums.get(d, d) if isinstance(d, str) else d for d in dims)
+        for name, dims in declared.items()
+    }
 
 
 def fixed_shapes(
@@ -100,7 +112,7 @@ def resized(
         dim: n
         for name, shape in shapes.items()
         for dim, n in zip(declared[name] or (), shape, strict=False)
-        if isinstance(dim, str) and dim
+        if isinstance(dim, str) and len(_summands(dim)) == 1
     }
     sizes = {**own, **dims}
 
