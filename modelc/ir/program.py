@@ -233,7 +233,8 @@ def check_places(program: Program, where: str) -> None:
         if name != value.name:
             fail(f"value {value.name!r} is listed as {name!r}")
         root = program.values.get(value.root)
-        if root is None or root.is_view or root.offset:
+        data = program.constants.get(value.root)  # of which a run may read a part, behind what a cache has
+        if root is None or root.is_view or (root.offset and data is None):
             fail(f"the root {value.root!r} of {name!r} is no root")
             continue
         if root.dtype != value.dtype:
@@ -244,7 +245,7 @@ def check_places(program: Program, where: str) -> None:
             fail(f"{name!r} has impossible strides {value.strides}")
         if value.is_view and value.logical_strides is None:
             fail(f"the view {name!r} has a layout that does more than reorder")
-        if value.offset < 0 or value.offset + value.elements > root.elements:
+        if value.offset < 0 or value.offset + value.elements > (root.elements if data is None else data.size):
             fail(f"{name!r} reaches outside its root {value.root!r}")
 
 
