@@ -123,7 +123,8 @@ def _print_package(package: dict[str, Any]) -> None:
                 say(f"  variant {k} {kind[:-1]} {t['name']}: {t['dtype']}[{shape}]")
     for one in package["sizes"]:
         numbers = range(one["least"], one["most"] + 1, one["step"])
-        say(f"  size          {one['name']}: {range_text(numbers)}, by the inputs of each run")
+        said = "how long caches are before a run" if one["length"] else "by the inputs of each run"
+        say(f"  size          {one['name']}: {range_text(numbers)}, {said}")
     computes = ", ".join(f"{count} in {dtype}" for dtype, count in package["dtypes"].items())
     say(f"  kernels       {package['kernels']} distinct, {package['steps']} steps ({computes})")
     uses = ", ".join(f"{count} of {name}" for name, count in package["intrinsics"].items())
@@ -143,7 +144,8 @@ def _print_package(package: dict[str, Any]) -> None:
     verification = package["verification"]
     say(f"  verification  {verification.get('sentence', verification) if verification else 'none'}")
     for state in package["states"]:
-        say(f"  state {state['name']}: {state['dtype']}{state['shape']}, after a run {state['output']}")
+        shape = ", ".join(map(str, state.get("extents", state["shape"])))
+        say(f"  state {state['name']}: {state['dtype']}[{shape}], after a run {state['output']}")
     for constant in package["constants"]:
         say(f"  constant      {constant['name']}: {constant['dtype']}{constant['shape']} {constant['value']}")
     if package["origin"] is not None:

@@ -49,12 +49,13 @@ def described(path: Path) -> dict[str, Any]:
                 "most": n[-1],
                 "step": n.step,
                 "usual": n.step * usual_run(m.variants[0])[name],
+                "length": size.is_length,
             }
-            for name, n in ranges_of(free).items()
+            for size, (name, n) in zip(free, ranges_of(free).items(), strict=True)
         ],
         "constants": [_constant(constant) for constant in m.constants],
         "bounds": dict(m.bounds),
-        "states": [{**_tensor(state.input, units), "output": state.output} for state in first.states],
+        "states": [{**_tensor(s.input, units), "output": s.output, "grows": s.grows} for s in m.variants[0].states],
         "steps": len(first.steps),
         "kernels": distinct_kernels(m.variants),
         "dtypes": dict(Counter(step.dtype for step in first.steps)),
