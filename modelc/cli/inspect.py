@@ -123,6 +123,9 @@ def _print_package(package: dict[str, Any]) -> None:
                 say(f"  variant {k} {kind[:-1]} {t['name']}: {t['dtype']}[{shape}]")
     for one in package["sizes"]:
         numbers = range(one["least"], one["most"] + 1, one["step"])
+        if one["length"]:
+            say(f"  size          {one['name']}: {range_text(numbers)}, how long caches are before a run")
+            continue
         matter = ", ".join(map(str, one["matter"])) or f"{one['usual']}, a quarter of the most"
         say(f"  size          {one['name']}: {range_text(numbers)}, by the inputs of each run; schedules for {matter}")
     computes = ", ".join(f"{count} in {dtype}" for dtype, count in package["dtypes"].items())
@@ -144,7 +147,8 @@ def _print_package(package: dict[str, Any]) -> None:
     verification = package["verification"]
     say(f"  verification  {verification.get('sentence', verification) if verification else 'none'}")
     for state in package["states"]:
-        say(f"  state {state['name']}: {state['dtype']}{state['shape']}, after a run {state['output']}")
+        shape = ", ".join(map(str, state.get("extents", state["shape"])))
+        say(f"  state {state['name']}: {state['dtype']}[{shape}], after a run {state['output']}")
     for constant in package["constants"]:
         say(f"  constant      {constant['name']}: {constant['dtype']}{constant['shape']} {constant['value']}")
     if package["origin"] is not None:

@@ -79,7 +79,8 @@ class Request:
     )
     states: Mapping[str, str] | None = option(
         None,
-        "The package keeps this input from run to run, from zeros on: after a run it is this output.",
+        "The package keeps this input from run to run, from zeros on: after a run it is this output. A * in both names "
+        "stands for the same text; what a run makes longer is a cache that grows.",
         "INPUT=OUTPUT",
         several=True,
         read=pairs("INPUT=OUTPUT once for each input", str, first=True),

@@ -48,14 +48,15 @@ def described(path: Path) -> dict[str, Any]:
                 "least": n[0],
                 "most": n[-1],
                 "step": n.step,
-                "usual": one.unit * one.usual,
+                "usual": one.unit * usual_run(m.variants[0])[name],
                 "matter": [one.unit * number for number in one.matter],
+                "length": one.is_length,
             }
             for one, (name, n) in zip(free, ranges_of(free).items(), strict=True)
         ],
         "constants": [_constant(constant) for constant in m.constants],
         "bounds": dict(m.bounds),
-        "states": [{**_tensor(state.input, units), "output": state.output} for state in first.states],
+        "states": [{**_tensor(s.input, units), "output": s.output, "grows": s.grows} for s in m.variants[0].states],
         "steps": len(first.steps),
         "kernels": distinct_kernels(m.variants),
         "dtypes": dict(Counter(step.dtype for step in first.steps)),

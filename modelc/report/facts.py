@@ -13,6 +13,7 @@ from modelc.errors import ModelcError
 from modelc.package import (
     Package,
     Step,
+    at_dims,
     ranges_of,
     read_choices,
     read_package,
@@ -34,7 +35,7 @@ def package_facts(path: Path, threads: int = 1, model: Path | None = None) -> di
     tuning; with the ONNX `model` also ONNX Runtime's time on this machine. Raises PackageError."""
     package = read_package(path, check=True)
     manifest = package.manifest
-    plan = manifest.variants[0]
+    plan = at_dims(package).manifest.variants[0]
     timed, why = _profiled(path, threads)
     beside = beside_ort(path, model) if model is not None and timed is not None else None
     verification = read_verification(package) or {}
@@ -94,7 +95,8 @@ def _summary(
             ),
         )
     yield "kernels", f"{distinct_kernels(manifest.variants)} distinct, {len(plan.steps)} steps"
-    yield "work", f"{sum(n * s.flops for n, s in zip(plan.calls, plan.steps, strict=True)) * 1e-9:.3g} GFLOP"
+    usual = at_dims(package).manifest.variants[0]
+    yield "work", f"{sum(n * s.flops for n, s in zip(usual.calls, usual.steps, strict=True)) * 1e-9:.3g} GFLOP"
     yield "parameters", size(manifest.params_bytes)
     yield "library", size(manifest.files[manifest.linked.form.code].bytes)
     yield "arena", size(max(p.arena_bytes for p in manifest.variants))

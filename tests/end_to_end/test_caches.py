@@ -108,6 +108,9 @@ def test_a_package_with_a_cache_is_verified_again_rebuilt_and_described(kept, tm
     (length,) = plan.lengths
     assert (length.name, length.least, length.most) == ("past_sequence_length", 0, 30)
     assert text_of(length.growth) == "sequence_length"
+    states = modelc.inspect(package)["states"]
+    assert [(one["grows"], one["extents"][2]) for one in states] == [(True, "past_sequence_length")] * 2
+    assert modelc.report(package, tmp_path / "page.html").exists()
     assert modelc.profile(package, repeat=2)["sizes"]["past_sequence_length"] == 0
     assert modelc.run(package, {"input_ids": tokens(0, 3)})["logits"].shape == (1, 3, VOCABULARY)
 
