@@ -21,6 +21,7 @@ from tiny_package import spec_of
 from modelc.cli import output
 from modelc.package import write_package
 from modelc.scratch import user_cache
+from modelc.target import load_target
 from modelc.tune import end_to_end, retiming, selection
 from modelc.verify import diff, engine
 
@@ -104,6 +105,18 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copy(package: Path, tmp_path: Path) -> Path:
     """A copy of it, to be changed."""
     return Path(shutil.copytree(package, tmp_path / "copy.modelc"))
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache in which nothing is but the timings of this machine."""
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    load_target("native")
+    for probed in user_cache().glob("native-*.yaml"):
+        shutil.copy(probed, cache)
+    monkeypatch.setenv("MODELC_CACHE", str(cache))
+    return cache
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ def test_choices_of_other_sizes_are_a_sentence(made: tuple[Path, Path], tmp_path
         modelc.compile(model, output=tmp_path / "any.modelc", choices=tmp_path)
 
 
-def test_times_are_of_a_stated_size(made: tuple[Path, Path]) -> None:
+def test_times_are_of_a_stated_size(made: tuple[Path, Path], in_brief: None) -> None:
     model, package = made
     timed = modelc.bench(package, against="ort", model=model, seconds=0.05)
     assert timed["sizes"] == {"rows": 4} and timed["inputs"]["x"] == [4, 8]
@@ -112,7 +112,9 @@ def test_times_are_of_a_stated_size(made: tuple[Path, Path]) -> None:
         modelc.profile(package, dims={"lines": 2})
 
 
-def test_commands_say_the_size(made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_say_the_size(
+    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], in_brief: None
+) -> None:
     model, package = made
     assert command(["run", str(package), "--dim", "rows=7", "--outputs", str(tmp_path / "y.npz")]) == 0
     assert "y: float32[7, 6]" in (said := capsys.readouterr().out) and "of rows=7" in said
