@@ -8,14 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from modelc import __version__
-from modelc.compile.any_size import any_size
 from modelc.compile.choices import Choices, check_choices, digest_of, read_choices_file
 from modelc.compile.config import Config
 from modelc.compile.fixed import Inputs
-from modelc.compile.free_bounds import default_ranges
 from modelc.compile.inputs import applied, as_chosen, made_for
 from modelc.compile.limits import Limits
-from modelc.compile.open_sizes import OpenRun, check_one_variant
+from modelc.compile.open_sizes import check_one_variant
+from modelc.compile.opening import left_open, may_be_open, of_several_numbers, open_run
 from modelc.compile.pipeline import Run, default_threads
 from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
@@ -23,12 +22,9 @@ from modelc.compile.stages import STAGES, Stages
 from modelc.database import database_for
 from modelc.database.recorded import Recorded
 from modelc.errors import ConfigError, blaming
-from modelc.frontend.load.outline import read_outline
 from modelc.frontend.quantize.packing import BLOCK, Packing, packing_of
 from modelc.frontend.quantize.recipe import INT8, Recipe
 from modelc.frontend.quantize.write import emit_quantized, write_quantized
-from modelc.frontend.steering.flags import Steered, looked_at
-from modelc.frontend.steering.specialise import dimension_names
 from modelc.ir.candidate import Candidate
 from modelc.scratch import TemporaryFolder
 from modelc.target import Target, load_target
@@ -55,10 +51,8 @@ def compile_request(request: CompileRequest) -> CompileResult:
         wanted = as_chosen(locked, request.fixed, settings.inputs)
         ranges = {name: numbers for name, numbers in wanted.dims.items() if isinstance(numbers, range)}
         if request.choices is None and _may_be_open(request, wanted, settings):
-            ranges |= _left_open(path, wanted, ranges)
-        numbers = {name: (of_one[0],) for name, of_one in ranges.items() if len(of_one) == 1}
-        wanted = replace(wanted, dims={**wanted.dims, **numbers})
-        ranges = {name: several for name, several in ranges.items() if name not in numbers}
+            ranges |= left_open(path, wanted, ranges)
+        wanted, ranges = of_several_numbers(wanted, ranges)
         if ranges:
             return _of_any_size(request, wanted, ranges, settings, target, digest, locked, tasks)
         steering = applied(wanted, path, request.inputs)
@@ -98,26 +92,11 @@ def compile_request(request: CompileRequest) -> CompileResult:
 
 
 def _may_be_open(request: CompileRequest, wanted: Inputs, settings: Config) -> bool:
-    """Whether dimensions that nothing is said of are left open: not beside several variants, nor where something else
-    needs numbers."""
-    variants = len(wanted.shapes) > 1 or any(
-        len(numbers) > 1 for numbers in wanted.dims.values() if not isinstance(numbers, range)
-    )
-    needing = (request.recipe, request.weights, request.inputs, request.shapes, request.emit_onnx, request.calibrate)
+    """Whether dimensions that nothing is said of are left open: not where something else needs numbers."""
+    needing = (request.recipe, request.weights, request.emit_onnx, request.calibrate)
     own_database = isinstance(request.database, str | Path)
-    plain = settings.policy.precision == "f32" and request.precision != INT8 and not own_database
-    return plain and not variants and not any((*needing, wanted.states, wanted.pad_dims, wanted.pad_values))
-
-
-def _left_open(path: Path, wanted: Inputs, ranges: Mapping[str, range]) -> dict[str, range]:
-    """The ranges of dimensions that nothing is said of."""
-    numbers = {name: given[0] for name, given in wanted.dims.items() if len(given)}
-    _, partly = looked_at(read_outline(path).graph, {}, numbers, wanted.constants)
-    names = [name for name in dimension_names(partly) if name not in wanted.dims]
-    if not names or any(extents is None for extents in partly.values()):
-        return {}
-    middle = {name: (numbers[len(numbers) // 2],) for name, numbers in ranges.items() if len(numbers)}
-    return default_ranges(path, partly, names, ((), {**wanted.dims, **middle}, wanted.constants))
+    plain = request.precision != INT8 and not own_database and not any(needing)
+    return plain and may_be_open(wanted, settings, request.inputs)
 
 
 def _of_any_size(
@@ -132,29 +111,14 @@ def _of_any_size(
 ) -> CompileResult:
     """The compilation of one package for every size in `ranges`."""
     check_one_variant(request, wanted, ranges, settings)
-    open_sizes = any_size(request.path, ranges, {*wanted.constants, *settings.inputs.states})
-    fixed = {name: numbers for name, numbers in wanted.dims.items() if name not in ranges}
     target = target if target is not None else load_target("native")
-    each = [{**fixed, **{n: (k,) for n, k in open_sizes.dims(run).items()}} for run in open_sizes.samples]
-    if locked is not None and not request.fixed.dims and not request.fixed.shapes:
-        if len(locked.shapes) != len(each):
-            raise ConfigError(
-                f"{request.choices} has {len(locked.shapes)} shapes; expected one for each of {len(each)}"
-            )
-        steering = [applied(replace(wanted, dims={}, shapes=(one,)), request.path) for one in locked.shapes]
-    else:
-        steering = [applied(replace(wanted, dims=dims), request.path) for dims in each]
-    shapes = tuple(shapes for steered in steering for shapes in steered.shapes)
-    alike = locked is not None and made_for(locked, Steered(shapes, steering[0].constants))
-    run = OpenRun(
-        model=request.path,
-        digest=digest,
-        target=target,
-        config=settings.allowing(winograd=False, strassen=False),
-        shapes=shapes,
-        constants=steering[0].constants,
+    run = open_run(
+        (request.path, digest, target, settings),
+        wanted,
+        ranges,
+        locked,
+        not request.fixed.dims and not request.fixed.shapes,
         given_inputs=request.inputs,
-        locked=locked if alike and locked is not None and locked.free == ranges else None,
         tasks=tasks,
         threads=request.threads or default_threads(),
         stages=Stages(
@@ -165,10 +129,6 @@ def _of_any_size(
         form=request.form(target.triple),
         store=request.store,
         limits=Limits(request.max_params, request.max_arena, request.max_library),
-        notes=(f"takes {open_sizes}; --dim NAME=A..B, or NAME=N, says otherwise",),
-        alike=True,
-        free=open_sizes.free,
-        any_size=open_sizes,
     )
     with blaming(f"model {request.path}"):
         if request.inputs is not None:

@@ -47,21 +47,31 @@ INSTEAD = "give a dimension that is left open a number"
 
 def check_one_variant(request: CompileRequest, wanted: Inputs, ranges: Mapping[str, range], settings: Config) -> None:
     """Raises ConfigError for what a package for any size cannot be asked for as well."""
-    several = [name for name, numbers in wanted.dims.items() if name not in ranges and len(numbers) > 1]
     asked = {
-        "several --shape, which make variants": len(wanted.shapes) > 1,
-        f"several numbers for --dim {', '.join(several)}, which make variants": bool(several),
-        "--pad-dim, which fills inputs up": bool(wanted.pad_dims),
-        "--pad-value, which fills inputs up": bool(wanted.pad_values),
         "--calibrate, or layers in int8": request.recipe is not None
         or request.calibrate is not None
         or request.precision == INT8,
         "--weights, which store 4 bits": request.weights is not None,
         "--emit-onnx, which writes a quantized model": request.emit_onnx is not None,
-        "precision auto": settings.policy.precision == "auto",
         "--database, which knows schedules for fixed shapes": not isinstance(request.database, bool),
     }
-    what = next((name for name, is_asked in asked.items() if is_asked), None)
+    check_any_size(wanted, ranges, settings, asked)
+
+
+def check_any_size(
+    wanted: Inputs, ranges: Mapping[str, range], settings: Config, asked: Mapping[str, bool] | None = None
+) -> None:
+    """Raises ConfigError for what no package for any size has, and for what else is `asked`."""
+    several = [name for name, numbers in wanted.dims.items() if name not in ranges and len(numbers) > 1]
+    has = {
+        "several --shape, which make variants": len(wanted.shapes) > 1,
+        f"several numbers for --dim {', '.join(several)}, which make variants": bool(several),
+        "--pad-dim, which fills inputs up": bool(wanted.pad_dims),
+        "--pad-value, which fills inputs up": bool(wanted.pad_values),
+        "precision auto": settings.policy.precision == "auto",
+        **(asked or {}),
+    }
+    what = next((name for name, is_asked in has.items() if is_asked), None)
     if what is not None:
         dims = " ".join(f"--dim {name}={flag_of(numbers)}" for name, numbers in ranges.items())
         raise ConfigError(f"{dims} asks for one package of any size, which does not go with {what}: leave out one")
@@ -127,17 +137,29 @@ class OpenRun(Run):
                     f"--state {name}: its shape [{shape}] depends on a dimension that is left open, and a state has "
                     "one shape: give that dimension a number"
                 )
-        whole = replace(programs, rounded=(general,))
-        compiled = self.kernels_of(general, programs.rounded)
+        chosen = self.chosen(general, programs.rounded)
+        compiled = self.compiled(general, chosen)
+        return self.published(replace(programs, rounded=(general,)), chosen, compiled, output, verify, keep_unverified)
+
+    def published(
+        self,
+        whole: Programs,
+        chosen: Mapping[str, Chosen],
+        compiled: dict[str, Compiled],
+        output: Path,
+        verify: bool,
+        keep_unverified: bool,
+    ) -> Built:
+        """package, verify: of the kernels that were `compiled` as `chosen`; `whole` has the general Program."""
+        (general,) = whole.rounded
         spec = self.spec(whole, compiled)
         self.limits.check_plan(spec, self.within)
         inputs, runs = self.compared() if verify else (None, ())
-        schedules = {key: Chosen(one.candidate, one.derived, one.nest) for key, one in compiled.items()}
         comparison = Comparison(
             self.model,
             inputs,
             self.config.verify,
-            [self.blueprint_at(run, general, schedules) for run in runs],
+            [self.blueprint_at(run, general, chosen) for run in runs],
             any(node.op in QUANTIZING for graph in self.imported.originals for node in graph.nodes),
             runs,
         )
@@ -178,10 +200,9 @@ class OpenRun(Run):
             (program,) = largest.partitioning.stored(layouts, ((),)).rounded
             return generalised_program(programs.rounded, program, self.any_size)
 
-    def kernels_of(self, general: Program, samples: Sequence[Program]) -> dict[str, Compiled]:
-        """schedule, codegen: every distinct Task once, by its hash."""
-        pairs = zip(general.kernels, samples[0].kernels, strict=True)
-        every = {bound.task.hash: (bound.task, usual.task.canonical()) for bound, usual in pairs}
+    def chosen(self, general: Program, samples: Sequence[Program]) -> dict[str, Chosen]:
+        """schedule: every distinct Task once, by its hash."""
+        every = distinct_tasks(general, samples)
 
         def scheduled(key: str) -> Chosen:
             task, usual = every[key]
@@ -202,20 +223,28 @@ class OpenRun(Run):
                 self.stages.progress("schedule", f"{len(chosen)} of {len(every)} tasks")
             for key, (task, _) in every.items() if self.stages.dumping else ():
                 dump(f"{key} {task.name}\n{chosen[key].candidate}\n{chosen[key].nest}\n")
+        return chosen
+
+    def compiled(self, general: Program, chosen: Mapping[str, Chosen]) -> dict[str, Compiled]:
+        """codegen: of the Tasks that are `chosen`, by their hashes."""
+        tasks = {bound.task.hash: bound.task for bound in general.kernels if bound.task.hash in chosen}
 
         @contextmanager
         def blaming_task(name: str) -> Iterator[None]:
             try:
                 yield
             except InvalidIR as wrong:
-                raise ModelError(f"{place_of(every[name][0])}: {wrong}; {INSTEAD}") from None
+                raise ModelError(f"{place_of(tasks[name])}: {wrong}; {INSTEAD}") from None
 
-        with self.stages.stage("codegen", f"{len(every)} kernels, {self.threads} at a time"):
-            kernels = self.machine_code(self.schedules.store).compiled(chosen, blaming_task)
+        code = self.machine_code(self.schedules.store)
+        kernels = code.kept({key: one.candidate for key, one in chosen.items()})
+        anew = {key: one for key, one in chosen.items() if key not in kernels}
+        with self.stages.stage("codegen", f"{len(anew)} kernels, {self.threads} at a time"):
+            kernels |= code.compiled(anew, blaming_task)
         usual = self.any_size.usual
         return {
             key: Compiled(task.canonical(), one.candidate, one.task, one.nest, kernels[key], usual)
-            for key, (task, _) in every.items()
+            for key, task in tasks.items()
             for one in [chosen[key]]
         }
 
@@ -249,3 +278,9 @@ class OpenRun(Run):
                     here.task.canonical(), candidate, derived, nest_at(kernel.nest, run)
                 )
         return Blueprint(graph, program, scheduled)
+
+
+def distinct_tasks(general: Program, samples: Sequence[Program]) -> dict[str, tuple[Task, Task]]:
+    """Every distinct Task, by its hash, and what it is at the usual size."""
+    pairs = zip(general.kernels, samples[0].kernels, strict=True)
+    return {bound.task.hash: (bound.task, usual.task.canonical()) for bound, usual in pairs}

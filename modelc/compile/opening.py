@@ -1,0 +1,88 @@
+"""Which dimensions of a model are left open, and the compilation of one package for every size of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from modelc.compile.any_size import any_size
+from modelc.compile.choices import Choices
+from modelc.compile.config import Config
+from modelc.compile.fixed import Inputs
+from modelc.compile.free_bounds import default_ranges
+from modelc.compile.inputs import applied, made_for
+from modelc.compile.open_sizes import OpenRun
+from modelc.errors import ConfigError
+from modelc.frontend.load.outline import read_outline
+from modelc.frontend.steering.flags import Steered, looked_at
+from modelc.frontend.steering.specialise import dimension_names
+from modelc.target import Target
+
+Ranges = Mapping[str, range]
+
+
+def may_be_open(wanted: Inputs, settings: Config, inputs: Mapping[str, Any] | None) -> bool:
+    """Whether dimensions that nothing is said of are left open: not beside several variants, nor where shapes are said
+    by `inputs` or otherwise."""
+    variants = any(len(numbers) > 1 for numbers in wanted.dims.values() if not isinstance(numbers, range))
+    needing = (inputs, wanted.shapes, wanted.states, wanted.pad_dims, wanted.pad_values)
+    return settings.policy.precision == "f32" and not variants and not any(needing)
+
+
+def left_open(path: Path, wanted: Inputs, ranges: Ranges) -> dict[str, range]:
+    """The ranges of dimensions that nothing is said of."""
+    numbers = {name: given[0] for name, given in wanted.dims.items() if len(given)}
+    _, partly = looked_at(read_outline(path).graph, {}, numbers, wanted.constants)
+    names = [name for name in dimension_names(partly) if name not in wanted.dims]
+    if not names or any(extents is None for extents in partly.values()):
+        return {}
+    middle = {name: (numbers[len(numbers) // 2],) for name, numbers in ranges.items() if len(numbers)}
+    return default_ranges(path, partly, names, ((), {**wanted.dims, **middle}, wanted.constants))
+
+
+def of_several_numbers(wanted: Inputs, ranges: Ranges) -> tuple[Inputs, dict[str, range]]:
+    """What is fixed, with the ranges of one number; and the ranges of several."""
+    numbers = {name: (of_one[0],) for name, of_one in ranges.items() if len(of_one) == 1}
+    fixed = replace(wanted, dims={**wanted.dims, **numbers})
+    return fixed, {name: several for name, several in ranges.items() if name not in numbers}
+
+
+def open_run(
+    asked_for: tuple[Path, str, Target, Config],
+    wanted: Inputs,
+    ranges: Ranges,
+    locked: Choices | None = None,
+    as_chosen: bool = False,
+    **facts: Any,
+) -> OpenRun:
+    """The compilation of a model (its path and digest, a target, settings) for every size in `ranges`; `facts` are
+    other fields of it. `as_chosen`: the shapes of the samples are those of earlier choices, `locked`. Raises
+    ConfigError, ModelError."""
+    model, digest, target, settings = asked_for
+    open_sizes = any_size(model, ranges, {*wanted.constants, *settings.inputs.states})
+    fixed = {name: numbers for name, numbers in wanted.dims.items() if name not in ranges}
+    each = [{**fixed, **{n: (k,) for n, k in open_sizes.dims(run).items()}} for run in open_sizes.samples]
+    if locked is not None and as_chosen:
+        if len(locked.shapes) != len(each):
+            raise ConfigError(f"the choices have {len(locked.shapes)} shapes; expected one for each of {len(each)}")
+        steering = [applied(replace(wanted, dims={}, shapes=(one,)), model) for one in locked.shapes]
+    else:
+        steering = [applied(replace(wanted, dims=dims), model) for dims in each]
+    shapes = tuple(shapes for steered in steering for shapes in steered.shapes)
+    alike = locked is not None and made_for(locked, Steered(shapes, steering[0].constants))
+    return OpenRun(
+        model=model,
+        digest=digest,
+        target=target,
+        config=settings.allowing(winograd=False, strassen=False),
+        shapes=shapes,
+        constants=steering[0].constants,
+        locked=locked if alike and locked is not None and locked.free == ranges else None,
+        notes=(f"takes {open_sizes}; --dim NAME=A..B, or NAME=N, says otherwise",),
+        alike=True,
+        free=open_sizes.free,
+        any_size=open_sizes,
+        **facts,
+    )
