@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from modelc import __version__
 from modelc.compile.choices import Choices, check_choices, digest_of, read_choices_file
-from modelc.compile.config import Config
 from modelc.compile.fixed import Inputs
 from modelc.compile.inputs import applied, as_chosen, made_for
 from modelc.compile.limits import Limits
 from modelc.compile.open_sizes import check_one_variant
-from modelc.compile.opening import left_open, may_be_open, of_several_numbers, open_run
+from modelc.compile.opening import decides_by_error, of_several_numbers, open_ranges, open_run
 from modelc.compile.pipeline import Run, default_threads
 from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
@@ -27,7 +27,7 @@ from modelc.frontend.quantize.recipe import INT8, Recipe
 from modelc.frontend.quantize.write import emit_quantized, write_quantized
 from modelc.ir.candidate import Candidate
 from modelc.scratch import TemporaryFolder
-from modelc.target import Target, load_target
+from modelc.target import load_target
 
 
 def compile_request(request: CompileRequest) -> CompileResult:
@@ -49,13 +49,11 @@ def compile_request(request: CompileRequest) -> CompileResult:
     settings = request.settings(otherwise).fixing(request.fixed)
     with blaming(f"model {path}"):
         wanted = as_chosen(locked, request.fixed, settings.inputs)
-        ranges = {name: numbers for name, numbers in wanted.dims.items() if isinstance(numbers, range)}
-        if request.choices is None and _may_be_open(request, wanted, settings):
-            ranges |= left_open(path, wanted, ranges)
-        wanted, ranges = of_several_numbers(wanted, ranges)
-        if ranges:
-            return _of_any_size(request, wanted, ranges, settings, target, digest, locked, tasks)
-        steering = applied(wanted, path, request.inputs)
+        if request.choices is None and isinstance(request.database, bool):
+            wanted, ranges = open_ranges(path, wanted, settings, request.inputs, target)
+        else:
+            wanted, ranges = of_several_numbers(wanted)
+        steering = None if ranges else applied(wanted, path, request.inputs)
     target = target if target is not None else load_target("native")
     recipe = _recipe(request, locked)
     if request.precision == INT8 and isinstance(recipe, Recipe) and recipe.halves:
@@ -65,74 +63,43 @@ def compile_request(request: CompileRequest) -> CompileResult:
         dump_dir=None if request.dump_dir is None else Path(request.dump_dir),
         progress=request.say,
     )
-    database, note = database_for(request.database if request.choices is None else False, write=False)
+    facts: dict[str, Any] = {
+        "threads": request.threads or default_threads(),
+        "tasks": tasks,
+        "stages": stages,
+        "form": request.form(target.triple),
+        "store": request.store,
+        "limits": limits,
+        "recipe": recipe,
+    }
+    if steering is None:
+        by_error = "precision auto, which is decided at one size (say f32 or bf16)"
+        check_one_variant(request, wanted, ranges, {by_error: decides_by_error(settings, target)})
+    database, note = database_for(request.database if request.choices is None and steering else False, write=False)
     with ExitStack() as stack:
         stack.enter_context(database or nullcontext())
         stack.enter_context(blaming(f"model {path}"))
+        model = path if recipe is None else _quantized(path, recipe, request, stack)
+        if steering is None:
+            as_before = not request.fixed.dims and not request.fixed.shapes
+            asked_for = (model, digest, target, settings)
+            open_one = open_run(asked_for, wanted, ranges, locked, as_before, given_inputs=request.inputs, **facts)
+            if request.inputs is not None:
+                open_one.compared()  # what does not fit is said before any work
+            return open_one.compile(request.place, request.verify, request.keep_unverified)
         run = Run(
-            model=path if recipe is None else _quantized(path, recipe, request, stack),
+            model=model,
             digest=digest,
             target=target,
             config=settings,
             shapes=steering.shapes,
             constants=steering.constants,
             inputs=request.inputs,
-            threads=request.threads or default_threads(),
             locked=locked if locked is not None and made_for(locked, steering) else None,
-            tasks=tasks,
-            stages=stages,
-            form=request.form(target.triple),
-            store=request.store,
-            limits=limits,
             recorded=Recorded(database, target, request.run_threads) if database else None,
             notes=(note,) if note else (),
-            recipe=recipe,
+            **facts,
         )
-        return run.compile(request.place, request.verify, request.keep_unverified)
-
-
-def _may_be_open(request: CompileRequest, wanted: Inputs, settings: Config) -> bool:
-    """Whether dimensions that nothing is said of are left open: not where something else needs numbers."""
-    needing = (request.recipe, request.weights, request.emit_onnx, request.calibrate)
-    own_database = isinstance(request.database, str | Path)
-    plain = request.precision != INT8 and not own_database and not any(needing)
-    return plain and may_be_open(wanted, settings, request.inputs)
-
-
-def _of_any_size(
-    request: CompileRequest,
-    wanted: Inputs,
-    ranges: Mapping[str, range],
-    settings: Config,
-    target: Target | None,
-    digest: str,
-    locked: Choices | None,
-    tasks: Mapping[str, Candidate],
-) -> CompileResult:
-    """The compilation of one package for every size in `ranges`."""
-    check_one_variant(request, wanted, ranges, settings)
-    target = target if target is not None else load_target("native")
-    run = open_run(
-        (request.path, digest, target, settings),
-        wanted,
-        ranges,
-        locked,
-        not request.fixed.dims and not request.fixed.shapes,
-        given_inputs=request.inputs,
-        tasks=tasks,
-        threads=request.threads or default_threads(),
-        stages=Stages(
-            last=request.stop_after or STAGES[-1],
-            dump_dir=None if request.dump_dir is None else Path(request.dump_dir),
-            progress=request.say,
-        ),
-        form=request.form(target.triple),
-        store=request.store,
-        limits=Limits(request.max_params, request.max_arena, request.max_library),
-    )
-    with blaming(f"model {request.path}"):
-        if request.inputs is not None:
-            run.compared()  # what does not fit is said before any work
         return run.compile(request.place, request.verify, request.keep_unverified)
 
 

@@ -14,20 +14,18 @@ from numpy.typing import NDArray
 
 from modelc.compile.any_size import AnySize, NeedsLargest, generalised_program, program_at
 from modelc.compile.choices import Shapes
-from modelc.compile.config import Config
 from modelc.compile.fixed import Inputs
 from modelc.compile.options import flag_of
 from modelc.compile.pipeline import QUANTIZING, Built, Run, place_of
 from modelc.compile.programs import Programs
 from modelc.compile.publish import Comparison, publish
-from modelc.compile.request import CompileRequest
+from modelc.compile.request import Request
 from modelc.errors import ConfigError, InvalidIR, ModelError, blaming
 from modelc.forks import shared
 from modelc.frontend.building.trips import Trips, differing
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.load.read import element_type
 from modelc.frontend.onnx import import_model
-from modelc.frontend.quantize.recipe import INT8
 from modelc.frontend.steering.specialise import declared_shapes, free_inputs, resized
 from modelc.ir.block import Task
 from modelc.ir.generalise import instance, nest_at
@@ -45,22 +43,7 @@ LOOKS = 8  # imports at the samples until it is known which nodes are loops
 INSTEAD = "give a dimension that is left open a number"
 
 
-def check_one_variant(request: CompileRequest, wanted: Inputs, ranges: Mapping[str, range], settings: Config) -> None:
-    """Raises ConfigError for what a package for any size cannot be asked for as well."""
-    asked = {
-        "--calibrate, or layers in int8": request.recipe is not None
-        or request.calibrate is not None
-        or request.precision == INT8,
-        "--weights, which store 4 bits": request.weights is not None,
-        "--emit-onnx, which writes a quantized model": request.emit_onnx is not None,
-        "--database, which knows schedules for fixed shapes": not isinstance(request.database, bool),
-    }
-    check_any_size(wanted, ranges, settings, asked)
-
-
-def check_any_size(
-    wanted: Inputs, ranges: Mapping[str, range], settings: Config, asked: Mapping[str, bool] | None = None
-) -> None:
+def check_one_variant(request: Request, wanted: Inputs, ranges: Mapping[str, range], asked: Mapping[str, bool]) -> None:
     """Raises ConfigError for what no package for any size has, and for what else is `asked`."""
     several = [name for name, numbers in wanted.dims.items() if name not in ranges and len(numbers) > 1]
     has = {
@@ -68,8 +51,8 @@ def check_any_size(
         f"several numbers for --dim {', '.join(several)}, which make variants": bool(several),
         "--pad-dim, which fills inputs up": bool(wanted.pad_dims),
         "--pad-value, which fills inputs up": bool(wanted.pad_values),
-        "precision auto": settings.policy.precision == "auto",
-        **(asked or {}),
+        "--database, which knows schedules for fixed shapes": not isinstance(request.database, bool),
+        **asked,
     }
     what = next((name for name, is_asked in has.items() if is_asked), None)
     if what is not None:
@@ -197,7 +180,7 @@ class OpenRun(Run):
         except NeedsLargest:
             largest = replace(self, shapes=(self.shapes_at(self.any_size.largest),))
             layouts = programs.layouts[:1]
-            (program,) = largest.partitioning.stored(layouts, ((),)).rounded
+            (program,) = largest.partitioning.stored(layouts, programs.kept[:1]).rounded
             return generalised_program(programs.rounded, program, self.any_size)
 
     def chosen(self, general: Program, samples: Sequence[Program]) -> dict[str, Chosen]:

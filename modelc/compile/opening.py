@@ -18,32 +18,63 @@ from modelc.errors import ConfigError
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.steering.flags import Steered, looked_at
 from modelc.frontend.steering.specialise import dimension_names
-from modelc.target import Target
+from modelc.partition.narrow_products import narrowing
+from modelc.target import Target, load_target
 
 Ranges = Mapping[str, range]
 
 
-def may_be_open(wanted: Inputs, settings: Config, inputs: Mapping[str, Any] | None) -> bool:
+def may_be_open(wanted: Inputs, settings: Config, inputs: Mapping[str, Any] | None, target: Target | None) -> bool:
     """Whether dimensions that nothing is said of are left open: not beside several variants, nor where shapes are said
-    by `inputs` or otherwise."""
+    by `inputs` or otherwise, nor where precision auto decides by one size."""
     variants = any(len(numbers) > 1 for numbers in wanted.dims.values() if not isinstance(numbers, range))
     needing = (inputs, wanted.shapes, wanted.states, wanted.pad_dims, wanted.pad_values)
-    return settings.policy.precision == "f32" and not variants and not any(needing)
+    return not variants and not any(needing) and not decides_by_error(settings, target)
 
 
-def left_open(path: Path, wanted: Inputs, ranges: Ranges) -> dict[str, range]:
+def decides_by_error(settings: Config, target: Target | None) -> bool:
+    """Whether the precision is auto, and the target (None: this machine) multiplies something narrower than float32."""
+    if settings.policy.precision != "auto":
+        return False
+    return bool(narrowing("auto", target if target is not None else load_target("native")))
+
+
+def open_ranges(
+    model: Path, wanted: Inputs, settings: Config, inputs: Mapping[str, Any] | None, target: Target | None
+) -> tuple[Inputs, dict[str, range]]:
+    """What is fixed of a model, and the dimensions that are left open: because `wanted` says so, or nothing of them."""
+    if may_be_open(wanted, settings, inputs, target):
+        wanted = replace(wanted, dims={**wanted.dims, **left_open(model, wanted)})
+    return of_several_numbers(wanted)
+
+
+def at_usual_sizes(
+    model: Path, wanted: Inputs, settings: Config, inputs: Mapping[str, Any] | None, target: Target | None
+) -> tuple[Inputs, dict[str, range]]:
+    """What is fixed of a model, with the usual sizes of dimensions that are left open; and these dimensions."""
+    wanted, ranges = open_ranges(model, wanted, settings, inputs, target)
+    if not ranges:
+        return wanted, ranges
+    open_sizes = any_size(model, ranges, {*wanted.constants, *settings.inputs.states})
+    usual = {name: (number,) for name, number in open_sizes.dims(open_sizes.usual).items()}
+    return replace(wanted, dims={**wanted.dims, **usual}), ranges
+
+
+def left_open(path: Path, wanted: Inputs) -> dict[str, range]:
     """The ranges of dimensions that nothing is said of."""
     numbers = {name: given[0] for name, given in wanted.dims.items() if len(given)}
     _, partly = looked_at(read_outline(path).graph, {}, numbers, wanted.constants)
     names = [name for name in dimension_names(partly) if name not in wanted.dims]
     if not names or any(extents is None for extents in partly.values()):
         return {}
-    middle = {name: (numbers[len(numbers) // 2],) for name, numbers in ranges.items() if len(numbers)}
+    ranges = {name: given for name, given in wanted.dims.items() if isinstance(given, range)}
+    middle = {name: (given[len(given) // 2],) for name, given in ranges.items() if len(given)}
     return default_ranges(path, partly, names, ((), {**wanted.dims, **middle}, wanted.constants))
 
 
-def of_several_numbers(wanted: Inputs, ranges: Ranges) -> tuple[Inputs, dict[str, range]]:
-    """What is fixed, with the ranges of one number; and the ranges of several."""
+def of_several_numbers(wanted: Inputs) -> tuple[Inputs, dict[str, range]]:
+    """What is fixed, with numbers for ranges of one; and the ranges of several."""
+    ranges = {name: given for name, given in wanted.dims.items() if isinstance(given, range)}
     numbers = {name: (of_one[0],) for name, of_one in ranges.items() if len(of_one) == 1}
     fixed = replace(wanted, dims={**wanted.dims, **numbers})
     return fixed, {name: several for name, several in ranges.items() if name not in numbers}

@@ -14,8 +14,8 @@ from modelc.compile.choices import digest_of
 from modelc.compile.config import Config
 from modelc.compile.fixed import Inputs
 from modelc.compile.inputs import applied, data_of, divided
-from modelc.compile.open_sizes import check_any_size
-from modelc.compile.opening import left_open, may_be_open, of_several_numbers, open_run
+from modelc.compile.open_sizes import check_one_variant
+from modelc.compile.opening import decides_by_error, open_ranges, open_run
 from modelc.compile.pipeline import Run
 from modelc.compile.request import default_place, named_target
 from modelc.compile.stages import Stages
@@ -137,9 +137,11 @@ def _tune(request: TuneRequest, places: Sequence[Path]) -> tuple[TuneResult, ...
     settings = request.settings()
     require(target, settings.policy.precision)
     if len(models) == 1:
-        wanted, ranges = _open_ranges(models[0], request, settings)
+        wanted, ranges = request.fixed.over(settings.inputs), dict[str, range]()
+        with blaming(f"model {models[0]}"):
+            wanted, ranges = open_ranges(models[0], wanted, settings, request.inputs, target)
         if ranges:
-            _check_tuned_at_sizes(request, wanted, ranges, settings, where)
+            _check_tuned_at_sizes(request, wanted, ranges, decides_by_error(settings, target), where)
             asked = (models[0], digests[0], target, settings.fixing(request.fixed))
             return (_at_sizes(request, asked, wanted, ranges, budget, places[0]),)
     runs = []
@@ -165,17 +167,6 @@ def _tune(request: TuneRequest, places: Sequence[Path]) -> tuple[TuneResult, ...
     return tuple(replace(result, notes=(*noteworthy, *result.notes)) for result in results)
 
 
-def _open_ranges(model: Path, request: TuneRequest, settings: Config) -> tuple[Inputs, dict[str, range]]:
-    """What is fixed of the only model, and the dimensions that are left open: by a flag, or because nothing is said of
-    them."""
-    with blaming(f"model {model}"):
-        wanted = request.fixed.over(settings.inputs)
-        ranges = {name: numbers for name, numbers in wanted.dims.items() if isinstance(numbers, range)}
-        if may_be_open(wanted, settings, request.inputs):
-            ranges |= left_open(model, wanted, ranges)
-        return of_several_numbers(wanted, ranges)
-
-
 def _at_sizes(
     request: TuneRequest,
     asked: tuple[Path, str, Target, Config],
@@ -199,7 +190,7 @@ def _at_sizes(
 
 
 def _check_tuned_at_sizes(
-    request: TuneRequest, wanted: Inputs, ranges: Mapping[str, range], settings: Config, where: Where
+    request: TuneRequest, wanted: Inputs, ranges: Mapping[str, range], by_error: bool, where: Where
 ) -> None:
     """Raises ConfigError for what does not go with a package for any size."""
     fixed = " ".join(f"--dim {name}=N" for name in ranges)
@@ -207,9 +198,9 @@ def _check_tuned_at_sizes(
         f"--runner {where.text} (fix {fixed} for that)": not where.here,
         f"--explorer {request.explorer} (fix {fixed} for that)": request.explorer != EXPLORER,
         f"an objective (fix {fixed} for that)": request.aim is not None and request.aim != Aim(),
-        "--database, which knows schedules for fixed shapes": not isinstance(request.database, bool),
+        "precision auto, which is decided at one size (say f32 or bf16)": by_error,
     }
-    check_any_size(wanted, ranges, settings, has)
+    check_one_variant(request, wanted, ranges, has)
 
 
 def _naming(say: Progress, name: str) -> Progress:

@@ -134,8 +134,7 @@ def test_commands_say_the_size(
     [
         (["--pad-dim", "rows"], "--pad-dim"),
         (["--shape", "scale=", "--shape", "scale="], "several --shape"),
-        (["--precision", "auto"], "precision auto"),
-        (["--weights", "int4"], "--weights"),
+        (["--precision", "auto", "--target", "sapphire-rapids"], "precision auto"),
         (["--database", "db.sqlite"], "--database"),
         (["--state", "x=y"], "no input that the package takes has this dimension"),
         (["--bound", "nothing=3"], "no value"),
