@@ -29,7 +29,7 @@ from modelc.frontend.onnx import import_model
 from modelc.frontend.steering.specialise import declared_shapes, free_inputs, resized
 from modelc.ir.block import Task
 from modelc.ir.generalise import instance, nest_at
-from modelc.ir.graph import Graph
+from modelc.ir.graph import Graph, sized
 from modelc.ir.program import Program
 from modelc.ir.sizes import DependsOnSize, Sizes, is_sized, text_of
 from modelc.package import Plan, TensorInfo, run_of
@@ -247,11 +247,24 @@ class OpenRun(Run):
         schedules = {key: self.as_chosen(task) for key, task in tasks.items()}
         return tuple(self.blueprint_at(run, general, schedules) for run in runs)
 
+    def check_outputs(self, run: Sizes, graph: Graph, program: Program) -> None:
+        """Raises ModelError where the model has another output in a run than the Program for every size."""
+        room = {found[0] for name in graph.outputs if (found := sized(name)) is not None}  # of which there may be more
+        for name in graph.outputs:
+            model, general = graph.value(name).shape, program.values[name].shape
+            if name not in room and model != general:
+                at = " ".join(f"--dim {dim}={number}" for dim, number in self.any_size.dims(run).items())
+                raise ModelError(
+                    f"with {at} the output {name!r} is {list(model)}, and what holds for larger sizes says "
+                    f"{list(general)}: give a range in which one rule holds with --dim NAME=A..B, from a larger A"
+                )
+
     def blueprint_at(self, run: Sizes, general: Program, schedules: Mapping[str, Chosen]) -> Blueprint:
         """What the kernels are judged by in a run."""
         shapes, trips = self.shapes_at(run), Trips(self.loops or frozenset())
         graph = import_model(self.model, shapes, self.constants, self.config.inputs.bounds, trips)
         program = program_at(general, instance(replace(general, constants={}), run))
+        self.check_outputs(run, graph, program)
         scheduled = dict[str, Scheduled]()
         for bound, here in zip(general.kernels, program.kernels, strict=True):
             kernel = schedules[bound.task.hash]

@@ -94,6 +94,8 @@ export class Model {
 
     get metadata() { return JSON.parse(this.text(this.call("metadata", this.handle))); }
 
+    get isOfAnySize() { return (this.hasFreeSizes ??= "free" in this.metadata.variants[0]); }
+
     // The outputs by name, of inputs that are as large as one variant's: where several are so, their shapes decide, and
     // runShaped takes them.
     run(feeds) {
@@ -199,8 +201,9 @@ export class Model {
             "run_shaped", this.handle, number, shapes ? this.tables.shapes : 0, this.tables.inputs, this.tables.outputs));
         this.latest = number;
         return Object.fromEntries(variant.outputs.map((tensor, k) => {
-            const all = this.view(tensor, this.buffers.outputs[k]);
-            return [tensor.name, cornerOf(all, tensor.shape, this.outputShape(tensor.name))];
+            const all = this.view(tensor, this.buffers.outputs[k]), shape = this.outputShape(tensor.name);
+            if (!this.isOfAnySize) return [tensor.name, cornerOf(all, tensor.shape, shape)];
+            return [tensor.name, all.slice(0, shape.reduce((elements, extent) => elements * extent, 1))]; // without gaps
         }));
     }
 

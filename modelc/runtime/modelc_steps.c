@@ -253,6 +253,7 @@ modelc_status modelc_run_shaped(modelc_handle *handle, int32_t variant, const in
     status = run_part(handle, v, all, &frame, handle->profiling ? handle->counters[variant] : NULL);
     if (!status) kept->turn = !kept->turn; /* after an error the state is as it was */
     kept->said = !status;
+    if (!status && v->size_count) mc_close_gaps(v, kept->dims, kept->sizes, outputs);
     mc_float_leave(saved);
     handle->random[1]++;
     mc_unlock(handle);
