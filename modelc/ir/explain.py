@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import reduce
-from math import gcd
+from functools import lru_cache, reduce
+from math import gcd, isqrt
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelc.ir.expr import Const, Expr, Size, op
 from modelc.ir.sizes import Sizes, expr_of, sized
@@ -128,7 +129,7 @@ def _quotient(size: Size, values: Mapping[int, int]) -> Expr | None:
         quotients = (at + shifts) // c  # [points x shifts]
         slope = Fraction(rise, run) * c
         off = int(abs(slope) * c / run) + 1  # by roundings at both ends
-        for a in sorted(range(int(slope) - off, int(slope) + off + 1), key=lambda a: abs(a - slope)):
+        for a in sorted(_factors(numbers, int(slope) - off, int(slope) + off), key=lambda a: abs(a - slope)):
             if a == 0:
                 continue
             apart = numbers - a * quotients
@@ -142,3 +143,18 @@ def _quotient(size: Size, values: Mapping[int, int]) -> Expr | None:
 def _shifts(c: int) -> Sequence[int]:
     """Shifts below `c`: what rounds down and up first, as most operators do."""
     return sorted(range(c), key=lambda b: (b not in (0, c - 1), b))
+
+
+def _factors(numbers: NDArray[np.int64], low: int, high: int) -> list[int]:
+    """The whole numbers from `low` to `high` of which all the numbers are multiples, but for what they have in common
+    with the first."""
+    divisors = _divisors(int(np.gcd.reduce(numbers - numbers[:1], axis=None)))
+    return [a for a in (*(-d for d in reversed(divisors)), *divisors) if low <= a <= high]
+
+
+@lru_cache(1 << 10)
+def _divisors(number: int) -> tuple[int, ...]:
+    """Those of a number from 1 on, in order."""
+    tried = np.arange(1, isqrt(number) + 1)
+    small = tried[number % tried == 0].tolist()
+    return tuple(dict.fromkeys((*small, *(number // d for d in reversed(small)))))

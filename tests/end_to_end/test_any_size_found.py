@@ -1,5 +1,5 @@
-"""Sizes that depend on data beside sizes that are free: there is room for the most that a run can find, and outputs have
-what was found, without gaps."""
+"""Sizes that depend on data beside sizes that are free: there is room for the most that a run can find, and outputs
+have what was found, without gaps."""
 
 from __future__ import annotations
 
