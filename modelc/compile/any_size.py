@@ -36,6 +36,7 @@ Array = NDArray[Any]
 MOST_SIZES = 16  # MC_MOST_SIZES in modelc_runtime.h
 RESIDUES = 17  # sizes one after the other at which Tasks are looked at
 FAR = 1.9  # times the usual size, from which on a sample is far
+SMALL = 0.25  # how much a small size counts beside usual and large ones, at which more time goes by
 AROUND = (1, 6)  # other samples lie so far from the usual size, at a third more, and at about twice of it
 
 
@@ -82,6 +83,16 @@ class AnySize:
     @property
     def largest(self) -> Sizes:
         return {size.name: size.most for size in self.free}
+
+    @property
+    def weighed(self) -> tuple[tuple[Sizes, float], ...]:
+        """The sizes that count when a schedule is chosen, and how much: the usual, the largest, and a small one."""
+        small = {s.name: max(s.least, self.usual[s.name] // 4) for s in self.free}
+        weights = {
+            tuple(run.values()): (run, weight)
+            for run, weight in ((small, SMALL), (self.largest, 1.0), (self.usual, 1.0))
+        }
+        return tuple(weights.values())
 
     def dims(self, run: Sizes) -> dict[str, int]:
         """What the model's dimensions are in a run."""

@@ -34,7 +34,7 @@ from modelc.ir.program import Program
 from modelc.ir.sizes import DependsOnSize, Sizes, is_sized, text_of
 from modelc.package import Plan, TensorInfo, run_of
 from modelc.plan.program import Compiled
-from modelc.space.any_size import Looks, accepted_at_all_sizes, chosen_at_all_sizes
+from modelc.space.any_size import Looks, accepted_at_all_sizes, chosen_at_all_sizes, prepared
 from modelc.space.choose import Chosen
 from modelc.verify.check import check_feed, without_constants
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
@@ -102,10 +102,11 @@ class OpenRun(Run):
     @cached_property
     def looks(self) -> Looks:
         """At which sizes schedules are looked at."""
-        return Looks(self.any_size.explained_tasks, (*self.any_size.checked(), self.any_size.usual))
+        runs = (*self.any_size.checked(), self.any_size.usual)
+        return Looks(self.any_size.explained_tasks, runs, self.any_size.weighed)
 
-    def made(self, programs: Programs, output: Path, verify: bool, keep_unverified: bool) -> Built:
-        """schedule to verify. Raises ModelError for what no kernel of any size does."""
+    def made_as_planned(self, programs: Programs, output: Path, verify: bool, keep_unverified: bool) -> Built:
+        """schedule to verify, once. Raises ModelError for what no kernel of any size does."""
         try:
             return self._made(programs, output, verify, keep_unverified)
         except DependsOnSize as wrong:
@@ -146,8 +147,9 @@ class OpenRun(Run):
             any(node.op in QUANTIZING for graph in self.imported.originals for node in graph.nodes),
             runs,
         )
+        filtered = {key for key, one in compiled.items() if verify and one.error_bound}
         package, report = publish(
-            spec, output, comparison if verify else None, self.stages, keep_unverified, False, self.limits
+            spec, output, comparison if verify else None, self.stages, keep_unverified, filtered, self.limits
         )
         return Built(self, whole, compiled, spec, package, report)
 
@@ -198,7 +200,7 @@ class OpenRun(Run):
                     raise ModelError(f"{wrong}; {INSTEAD}") from None
 
         with self.stages.stage("schedule", f"{len(every)} distinct tasks") as dump:
-            self.schedules.prepare([usual for key, (_, usual) in every.items() if key not in self.tasks], True)
+            prepared([pair for key, pair in every.items() if key not in self.tasks], self.schedules, self.looks)
             chosen, names = dict[str, Chosen](), [*every]
             for number, schedule in shared(scheduled, names, self.threads):
                 chosen[names[number]] = schedule

@@ -107,7 +107,7 @@ def open_run(
         model=model,
         digest=digest,
         target=target,
-        config=settings.allowing(winograd=False, strassen=False),
+        config=settings.allowing(strassen=False),
         shapes=shapes,
         constants=steering[0].constants,
         locked=locked if alike and locked is not None and locked.free == ranges else None,

@@ -71,7 +71,6 @@ from modelc.passes import Machine, run_passes
 from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.space.choose import Chosen, Schedules
 from modelc.space.constants import Within, is_quantized, kept_within, model_bytes
-from modelc.space.rules.derivation import rounding_error
 from modelc.space.shared_packing import SharedPacking, shared_packing_of
 from modelc.target import Target
 from modelc.target.family import priced_as_another
@@ -228,8 +227,16 @@ class Run:
 
     def made(self, programs: Programs, output: Path, verify: bool, keep_unverified: bool) -> Built:
         """schedule to verify. What fewer multiplications take too far off is made again with all of them."""
+        try:
+            return self.made_as_planned(programs, output, verify, keep_unverified)
+        except WrongByFiltering as wrong:
+            self.stages.progress("schedule", f"{len(wrong.tasks)} tasks with all multiplications")
+            note = f"fewer multiplications (Winograd, Strassen) are not used; with them the package {wrong}"
+            return self.without_filters(wrong.tasks, note).made(programs, output, verify, keep_unverified)
+
+    def made_as_planned(self, programs: Programs, output: Path, verify: bool, keep_unverified: bool) -> Built:
+        """The same, once. Raises WrongByFiltering where fewer multiplications take outputs too far off."""
         compiled = self.kernels(programs.rounded)
-        filtered = {key for key, one in compiled.items() if verify and rounding_error(one.task, one.candidate.stages)}
         start = time.perf_counter()
         spec = self.spec(programs, compiled)
         self.stages.took("package", time.perf_counter() - start)
@@ -241,15 +248,11 @@ class Run:
             self.blueprints(programs, compiled),
             any(node.op in QUANTIZING for graph in self.imported.originals for node in graph.nodes),
         )
-        try:
-            package, report = publish(
-                spec, output, comparison if verify else None, self.stages, keep_unverified, bool(filtered), self.limits
-            )
-            return Built(self, programs, compiled, spec, package, report)
-        except WrongByFiltering as wrong:
-            self.stages.progress("schedule", f"{len(filtered)} tasks with all multiplications")
-            note = f"fewer multiplications (Winograd, Strassen) are not used; with them the package {wrong}"
-            return self.without_filters(filtered, note).made(programs, output, verify, keep_unverified)
+        filtered = {key for key, one in compiled.items() if verify and one.error_bound}
+        package, report = publish(
+            spec, output, comparison if verify else None, self.stages, keep_unverified, filtered, self.limits
+        )
+        return Built(self, programs, compiled, spec, package, report)
 
     def without_filters(self, filtered: Collection[str], note: str) -> Run:
         """The same compilation with all multiplications, where the Tasks `filtered` are scheduled anew."""

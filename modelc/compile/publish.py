@@ -4,7 +4,7 @@ found right."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +29,11 @@ PLAIN = 1e-6  # relative RMS difference of kernels of two engines that multiply 
 
 
 class WrongByFiltering(VerificationError):
-    """An output that is computed by fewer multiplications (Winograd's or Strassen's rule) is wrong."""
+    """An output that is computed by fewer multiplications (Winograd's or Strassen's rule), in `tasks`, is wrong."""
+
+    def __init__(self, sentence: str, tasks: Collection[str]):
+        super().__init__(sentence)
+        self.tasks = tasks
 
 
 @dataclass(frozen=True)
@@ -69,13 +73,13 @@ def publish(
     comparison: Comparison | None,
     stages: Stages,
     keep_unverified: bool = False,
-    filtered: bool = False,
+    filtered: Collection[str] = (),
     limits: Limits | None = None,
 ) -> tuple[Package, Report | None]:
     """package, verify: the package takes its place at `output` when it has been found right, or at once where there is
-    no comparison. Raises VerificationError where it is wrong, unless `keep_unverified`; and WrongByFiltering where it
-    is `filtered`, which says that there is another way, and an output that is computed by fewer multiplications is
-    wrong. Raises ConfigError where the file with the code is larger than `limits` allow."""
+    no comparison. Raises VerificationError where it is wrong, unless `keep_unverified`; and WrongByFiltering where
+    tasks are `filtered`, which says that there is another way, and an output that they compute by fewer multiplications
+    is wrong. Raises ConfigError where the file with the code is larger than `limits` allow."""
     report: Report | None = None
     written = False
 
@@ -91,7 +95,7 @@ def publish(
             report = comparison.report(folder, partial(stages.progress, "verify"))
         is_wrong = partial(_is_by_filtering, report, comparison.quantized)
         if filtered and any(o.filtered and is_wrong(o) for o in report.outputs):
-            raise WrongByFiltering(report.sentence())
+            raise WrongByFiltering(report.sentence(), filtered)
         if not report.passed and not keep_unverified:
             raise VerificationError(f"{output} was not written, for it is wrong: it {report.sentence()}")
         return report.to_json()

@@ -2,7 +2,7 @@
 
 A number is tried as
 
-    a * ((s + b) // c) + d        of one Size: what windows, strides and shifts make of an extent
+    a * ((s + b) // c) + d        of one Size: what windows, strides and shifts make of an extent; or of such a number
     e * f, e + f + d              of two such numbers, of the same Size or of several: strides, elements, offsets
 
 and holds where all samples agree. What is explained is a conjecture: verification at other sizes decides.
@@ -10,7 +10,7 @@ and holds where all samples agree. What is explained is a conjecture: verificati
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache, reduce
@@ -23,6 +23,7 @@ from modelc.ir.expr import Const, Expr, Size, op
 from modelc.ir.sizes import Sizes, expr_of, sized
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 100, 128, 160, 200, 256, 320, 400, 512, 640)
+UNUSUAL = (7, 9, 14, 18)  # of Winograd's tiles alone
 
 Values = tuple[int, ...]  # of one number, at each sample
 
@@ -42,7 +43,7 @@ class Explained:
 
     def __post_init__(self) -> None:
         for size in self.sizes:
-            self.numbers.setdefault(tuple(run[size.name] for run in self.samples), sized(size))
+            self.numbers.setdefault(self._sizes_of(size), sized(size))
 
     def of(self, places: Sequence[int]) -> Explained:
         """What some of the samples say."""
@@ -54,7 +55,7 @@ class Explained:
         if len(set(values)) == 1:
             return values[0]
         if values not in self.numbers:
-            expr = self._of_one_size(values) or self._product(values) or self._sum(values)
+            expr = self._of_one_size(values) or self._product(values) or self._sum(values) or self._of_number(values)
             if expr is None:
                 raise Unexplained(f"no expression of {self._names()} gives {self._shown(values)}")
             self.numbers[values] = sized(expr)
@@ -70,14 +71,16 @@ class Explained:
     # --- one Size -------------------------------------------------------------------------------------------------
 
     def _of_one_size(self, values: Values) -> Expr | None:
-        for size in self.sizes:
-            by_size: dict[int, int] = {}
-            pairs = [(run[size.name], n) for run, n in zip(self.samples, values, strict=True)]
-            if all(by_size.setdefault(s, n) == n for s, n in pairs):
-                expr = _quotient(size, by_size)
-                if expr is not None:
-                    return expr
-        return None
+        whole = (_quotient(size, self._sizes_of(size), values) for size in self.sizes)
+        return next((expr for expr in whole if expr is not None), None)
+
+    def _of_number(self, values: Values) -> Expr | None:
+        """The same of a known number that is no Size: tiles along an extent."""
+        whole = (_quotient(expr_of(number), at, values) for at, number in [*self.numbers.items()])
+        return next((expr for expr in whole if expr is not None), None)
+
+    def _sizes_of(self, size: Size) -> Values:
+        return tuple(run[size.name] for run in self.samples)
 
     # --- products and sums ----------------------------------------------------------------------------------------
 
@@ -117,16 +120,19 @@ class Explained:
         return None
 
 
-def _quotient(size: Size, values: Mapping[int, int]) -> Expr | None:
-    """a * ((size + b) // c) + d, with the smallest c, through all values by size."""
-    points = np.array(sorted(values.items()), np.int64)
-    at, numbers = points[:, :1], points[:, 1:]
-    run, rise = int(at[-1, 0] - at[0, 0]), int(numbers[-1, 0] - numbers[0, 0])
-    for c in STEPS:
+def _quotient(number: Expr, at: Values, values: Values) -> Expr | None:
+    """a * ((number + b) // c) + d, with the smallest usual c, where the number is `at` when they are `values`."""
+    by_number: dict[int, int] = {}
+    if not all(by_number.setdefault(n, value) == value for n, value in zip(at, values, strict=True)):
+        return None
+    points = np.array(sorted(by_number.items()), np.int64)
+    places, numbers = points[:, :1], points[:, 1:]
+    run, rise = int(places[-1, 0] - places[0, 0]), int(numbers[-1, 0] - numbers[0, 0])
+    for c in (*STEPS, *UNUSUAL):
         if c > run and c > 1:
-            break
+            continue
         shifts = np.array(_shifts(c), np.int64)
-        quotients = (at + shifts) // c  # [points x shifts]
+        quotients = (places + shifts) // c  # [points x shifts]
         slope = Fraction(rise, run) * c
         off = int(abs(slope) * c / run) + 1  # by roundings at both ends
         for a in sorted(_factors(numbers, int(slope) - off, int(slope) + off), key=lambda a: abs(a - slope)):
@@ -136,7 +142,7 @@ def _quotient(size: Size, values: Mapping[int, int]) -> Expr | None:
             right = np.flatnonzero((apart == apart[:1]).all(axis=0))
             if right.size:
                 b, d = int(shifts[right[0]]), int(apart[0, right[0]])
-                return op("add", op("mul", op("floordiv", op("add", size, b), c), a), d)
+                return op("add", op("mul", op("floordiv", op("add", number, b), c), a), d)
     return None
 
 

@@ -13,15 +13,21 @@ sizes decide differently is an error and not a guess.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from modelc.ir.affine import bounds, linear, simplify
 from modelc.ir.expr import Const, Expr, Op, Size, Var, op, rewrite, show, sizes, substitute, variables, walk
 from modelc.ir.expr_syntax import parse
+from modelc.ir.scalar import OPERATIONS
 
 Sizes = Mapping[str, int]  # what a run's sizes are, by name
 MOST_TEXT = 1000  # characters of a number that is read
 MOST_NUMBER = 2**63 - 1  # that one may be
+MOST_RUNS = 1 << 12  # at which a number is looked at, whose sign is not plain
 MOST_PRODUCTS = 8  # of sizes in it, whose limits take long to find
 
 
@@ -39,7 +45,8 @@ class Sized:
         limits = bounds(expr, {})
         if limits is None:
             raise DependsOnSize(f"nothing is known of the number {show(expr)}")
-        self._limits = limits
+        low, high = limits
+        self._limits = _limits_at_all(expr) or limits if low < 0 <= high else limits
 
     @property
     def least(self) -> int:
@@ -140,6 +147,23 @@ def sized(expr: Expr) -> int:
     if isinstance(expr, Const):
         return int(expr.value)
     return cast(int, Sized(expr))
+
+
+def _limits_at_all(expr: Expr) -> tuple[int, int] | None:
+    """The least and the greatest over all sizes, where these are not too many: intervals do not see that a quotient
+    grows with what it is taken of."""
+    several = sizes(expr)
+    if prod(size.most - size.least + 1 for size in several) > MOST_RUNS:
+        return None
+    values = np.meshgrid(*(np.arange(size.least, size.most + 1) for size in several), indexing="ij", sparse=True)
+    every = _values(expr, dict(zip(several, values, strict=True)))
+    return int(every.min()), int(every.max())
+
+
+def _values(e: Expr, runs: Mapping[Size, NDArray[Any]]) -> NDArray[Any]:
+    if isinstance(e, Op):
+        return cast(NDArray[Any], OPERATIONS[e.name].meaning(*(_values(x, runs) for x in e.args)))
+    return runs[e] if isinstance(e, Size) else np.asarray(_number(e))
 
 
 def _without_multiples(e: Expr) -> Expr:

@@ -1,10 +1,13 @@
-"""A Task of any size gets the schedule that is best at the usual one, of those that hold at all sizes: the same point
-of the same Sketch, made at several sizes, and what differs explained."""
+"""A Task of any size gets the schedule that is best at a few sizes on the whole, of those that hold at all sizes: the
+same point of the same Sketch, made at several sizes, and what differs explained."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import log
+
+import numpy as np
 
 from modelc.errors import InvalidIR
 from modelc.ir.block import Block, Task
@@ -14,20 +17,24 @@ from modelc.ir.generalise import generalised, instance, nest_at
 from modelc.ir.sizes import DependsOnSize, Sizes
 from modelc.ir.verify_nest import verify_nest
 from modelc.space.check import check_sizes, derived_by
-from modelc.space.choose import Chosen, Schedules
+from modelc.space.choose import Chosen, Offer, Schedules
 from modelc.space.nest.build import nest_of
+from modelc.space.sketch import Points, Sketch, Values
 from modelc.space.sketches.phases import separate
 
+OFFERS = 8  # of a Task at one size that are compared at others
+UNLIKE = 1.5  # times the best, of a schedule that is none at a size: what its kernel takes there nobody knows
 Candidates = Callable[[Sequence[Task]], Sequence[Candidate]]  # of a Task at several sizes
 
 
 @dataclass(frozen=True)
 class Looks:
     """At which sizes a schedule is looked at: what it is like at `samples`, the usual one first, says what it is like
-    at all; at `runs` it is verified."""
+    at all; at `runs` it is verified; what it takes at `weighed` ones, each by its weight, decides."""
 
     explained: Explained
     runs: tuple[Sizes, ...]
+    weighed: tuple[tuple[Sizes, float], ...]
 
     @property
     def samples(self) -> tuple[Sizes, ...]:
@@ -48,7 +55,8 @@ def ranked_at_all_sizes(
     """The schedules of a Task that hold at all sizes, the best at the usual one first; `rejected` gets why others do
     not."""
     at_samples = [usual, *(instance(task, run) for run in looks.samples[1:])]
-    for candidates in _in_order(usual, schedules):
+    weighed = [(usual if run == looks.samples[0] else instance(task, run), weight) for run, weight in looks.weighed]
+    for candidates in _in_order(usual, weighed, schedules):
         try:
             yield _held(task, at_samples, candidates(at_samples), looks, schedules.target.caches[0].line)
         except (Unexplained, DependsOnSize, InvalidIR, ValueError) as wrong:
@@ -65,24 +73,83 @@ def accepted_at_all_sizes(task: Task, candidate: Candidate, schedules: Schedules
         raise InvalidIR(f"its schedule does not hold for every size: {wrong}") from None
 
 
-def _in_order(usual: Task, schedules: Schedules) -> Iterator[Candidates]:
-    """Schedules of a Task, the best at the usual size first: as it is there, then as the same point of its Sketch is
-    at each size; and one that every Task has."""
-    for offer in schedules.ranked(usual):
+def prepared(tasks: Sequence[tuple[Task, Task]], schedules: Schedules, looks: Looks) -> None:
+    """Constructs what chosen_at_all_sizes() chooses from, for Tasks of any size and what they are at the usual one."""
+    usual = looks.samples[0]
+    every = [
+        u if run == usual else instance(t.canonical(), run)
+        for t, u in tasks
+        for run in (usual, *(run for run, _ in looks.weighed))
+    ]
+    schedules.prepare({task.hash: task for task in every}.values(), True)
 
-        def as_usual(tasks: Sequence[Task], candidate: Candidate = offer.candidate) -> Sequence[Candidate]:
+
+def _in_order(usual: Task, weighed: Sequence[tuple[Task, float]], schedules: Schedules) -> Iterator[Candidates]:
+    """Schedules of a Task, the best on the whole first: as it is at its own size, then as the same point of its Sketch
+    is at each size; then others that are good at the usual size, and one that every Task has."""
+    best = _best_on_the_whole(weighed, schedules)
+    tried = {id(offer) for offer in best}
+    for offer in (*best, *(offer for offer in schedules.ranked(usual) if id(offer) not in tried)):
+
+        def as_is(tasks: Sequence[Task], candidate: Candidate = offer.candidate) -> Sequence[Candidate]:
             return [candidate] * len(tasks)
 
-        def same_point(
-            tasks: Sequence[Task], family: int = offer.family, number: int = offer.number, point: object = offer.point
-        ) -> Sequence[Candidate]:
-            sketches = [schedules.families(task)[family][number] for task in tasks]
-            values = sketches[0].values(point)  # type: ignore[arg-type]
+        def same_point(tasks: Sequence[Task], offer: Offer = offer) -> Sequence[Candidate]:
+            values = _sketch(offer).values(offer.point)
+            sketches = (schedules.families(task)[offer.family][offer.number] for task in tasks)
             return [sketch.candidate_of(values) for sketch in sketches]
 
-        yield as_usual
+        yield as_is
         yield same_point
     yield lambda tasks: [separate(tasks[0], schedules.target)] * len(tasks)
+
+
+def _best_on_the_whole(weighed: Sequence[tuple[Task, float]], schedules: Schedules) -> list[Offer]:
+    """What is constructed at the sizes that are `weighed`, the least first by the mean of what it takes at these,
+    beside the best of each."""
+    best = [schedules.seconds(task) for task, _ in weighed]
+    points: dict[object, Offer] = {}
+    for task, _ in weighed:
+        for offer in schedules.ranked(task)[:OFFERS]:
+            points.setdefault((_kind(_sketch(offer)), repr(_sketch(offer).recorded(offer.point))), offer)
+
+    def longer(offer: Offer) -> float:
+        sketch, total = _sketch(offer), 0.0
+        values = sketch.values(offer.point)
+        for (task, weight), seconds in zip(weighed, best, strict=True):
+            alike = [s for s in schedules.families(task)[offer.family] if _kind(s) == _kind(sketch)]
+            point = _nearest(alike[0], values) if alike else None
+            if point is not None and alike[0].legal(point)[0]:
+                total += weight * log(alike[0].estimate(point, schedules.target.cores)[0] / seconds)
+            else:
+                total += weight * log(UNLIKE)
+        return total
+
+    return sorted(points.values(), key=longer)
+
+
+def _sketch(offer: Offer) -> Sketch:
+    return offer.schedules.families(offer.task)[offer.family][offer.number]
+
+
+def _kind(sketch: Sketch) -> object:
+    """What Sketches of a Task at several sizes have in common."""
+    return sketch.kind, sketch.name, sketch.stages
+
+
+def _nearest(sketch: Sketch, values: Values) -> Points | None:
+    """The point of a Sketch [1 x knobs] at which knobs have `values`, and tiles are as large as they can be where they
+    are not that large. None where some loop or word is none of a knob's."""
+    place = []
+    for knob in sketch.knobs:
+        value, every = values.get(knob.name), [*knob.values]
+        if value not in every:
+            smaller = [x for x in every if isinstance(x, int) and isinstance(value, int) and x <= value]
+            if not smaller:
+                return None
+            value = max(smaller)
+        place.append(every.index(value))
+    return np.array([place], np.int64)
 
 
 def _held(task: Task, at_samples: Sequence[Task], candidates: Sequence[Candidate], looks: Looks, line: int) -> Chosen:

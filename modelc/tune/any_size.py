@@ -13,6 +13,7 @@ from pathlib import Path
 
 from modelc.compile.open_sizes import OpenRun, distinct_tasks
 from modelc.compile.programs import Programs
+from modelc.compile.publish import WrongByFiltering
 from modelc.database.whole import gains
 from modelc.ir.program import Program
 from modelc.ir.sizes import Sizes
@@ -112,8 +113,12 @@ class TuningAtSizes:
         seconds = time.monotonic() - self.start
         search = Tuned((), (), self.trials, seconds, ended, 0.0)
         taken = {**self.untuned, **changed}
-        built = self.run.published(self.whole, taken, self.compiled(changed), output, True, False)
-        return MadeAtSizes(len(changed), len(taken), search, times, built.report, (*notes, *self.run.notes))
+        try:
+            built = self.run.published(self.whole, taken, self.compiled(changed), output, True, False)
+        except WrongByFiltering as wrong:
+            changed, plain = {}, f"the package is the untuned one with all multiplications, for otherwise it {wrong}"
+            built = self.run.without_filters(wrong.tasks, plain).made(self.programs, output, True, False)
+        return MadeAtSizes(len(changed), len(taken), search, times, built.report, (*notes, *built.run.notes))
 
     def won(self) -> tuple[dict[str, Chosen], str, str]:
         """What is faster than the untuned schedules of Tasks, why no more was tried, and a note."""

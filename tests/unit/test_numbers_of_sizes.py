@@ -101,6 +101,20 @@ def test_numbers_of_several_sizes_are_explained(number) -> None:  # type: ignore
         assert at(general, {"s": s, "t": t}) == number(s, t)
 
 
+def test_tiles_along_a_known_extent_are_explained() -> None:
+    samples = tuple({"s": n} for n in (*range(11, 29), 40, 61))
+    explained = Explained((S,), samples)
+    explained.number(tuple(8 * run["s"] for run in samples))
+    tiles = explained.number(tuple(-(-8 * run["s"] // 7) * 7 + 2 for run in samples))
+    assert [at(tiles, {"s": s}) for s in (1, 2, 7, 100)] == [16, 23, 58, 807]
+
+
+def test_limits_are_exact_where_intervals_say_no_sign() -> None:
+    s = sized(Size("s", 1, 20))
+    trips = (s - s // 5 + 1) // 2
+    assert (least(trips), most(trips)) == (1, 8)
+
+
 def test_what_no_expression_gives_is_said() -> None:
     samples = tuple({"s": n} for n in (11, 12, 17, 40))
     with pytest.raises(Unexplained, match="no expression of s gives 5 at s=11, 9 at s=12"):

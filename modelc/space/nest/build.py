@@ -7,7 +7,7 @@ not divide split into interior and boundary (Stripe, section 2.3).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import prod
@@ -38,6 +38,7 @@ from modelc.space.analysis.conditions import (
 from modelc.space.nest.prefetch import Prefetches
 from modelc.space.rules.derivation import derive
 
+SOON = 4  # iterations of a loop, as long as a run says, in which the next panel is fetched
 MOST_PARTS = 4  # that a loop is cut into, where a Block's value is selected by its iterator
 
 
@@ -99,27 +100,34 @@ class Site:
 
 class Part(NamedTuple):
     """A part of a loop that is as long as a run says: the smallest of `counts` is how many iterations it has, of
-    `extent` values each, from `start` on and `step` apart."""
+    `extent` values each, from `start` on and `step` apart; `whole` where they are as wide as tiles, or hardly less."""
 
     counts: tuple[int, ...]
     start: int
     step: int
     extent: int
+    whole: bool = False
 
 
-def _rests(start: int, tile: int, left: int, of_registers: bool) -> list[Part]:
-    """What follows whole tiles: what is `left` at once; or where tiles are `of_registers`, in powers of two."""
+def _rests(full: int, left: int, tile: int, within: Sequence[str]) -> tuple[int, list[Part]]:
+    """How many of `full` tiles are whole, and what follows them, by the tags of the loops `within` a tile. If these are
+    no registers', it is what is `left`, at once. If they are unrolled, it is spread over tiles that are one narrower,
+    for a register tile of few rows waits for its own results. The rest goes in powers of two."""
     if not most(left):
-        return []
-    if not of_registers:
-        return [Part(((left + tile - 1) // tile,), start, tile, left)]
-    parts, piece = [], 1 << (tile - 1).bit_length()
-    while most(left) and piece > 1:
-        piece //= 2
+        return full, []
+    if within[:1] not in (["unroll"], ["vector"]):
+        return full, [Part(((left + tile - 1) // tile,), full * tile, tile, left)]
+    pieces = [1 << k for k in reversed(range((tile - 1).bit_length()))]
+    if "vector" not in within:
+        narrower = smaller(full, larger(0, -left % tile - 1))
+        full, left = full - narrower, left + narrower * tile
+        pieces = [tile - 1, *(piece for piece in pieces if piece < tile - 1)]
+    parts, start = [], full * tile
+    for piece in pieces:
         count = left // piece
-        parts.append(Part((count,), start, piece, piece))
+        parts.append(Part((count,), start, piece, piece, piece == tile - 1))
         start, left = start + count * piece, left % piece
-    return parts
+    return full, [part for part in parts if most(part.counts[0])]
 
 
 def build_nest(task: Task, candidate: Candidate, line: int = 64) -> Nest:
@@ -143,10 +151,7 @@ class _Builder:
         self.prefetches = {
             b.name: Prefetches(task, b, s, line)
             for b in task.blocks
-            if isinstance(b, Block)
-            and (s := self.schedules.get(b.name)) is not None
-            and s.prefetch
-            and not any(is_sized(i.extent) for i in b.iters)
+            if isinstance(b, Block) and (s := self.schedules.get(b.name)) is not None and s.prefetch
         }
         self.padded = {name: {n: s.tiles[n][-1] for n in s.padded} for name, s in self.schedules.items() if s.padded}
         self.attached: dict[Inside, list[Block]] = {}
@@ -289,20 +294,19 @@ class _Builder:
         return result
 
     def loop_in_run(self, site: Site, span: Span, tile: int, tag: str) -> list[Stmt]:
-        """The site's loop where a run says how far it goes: whole tiles, then what is left: by the loops inside, or
-        where these are registers' in ever smaller tiles of known size."""
+        """The site's loop where a run says how far it goes: whole tiles, then what is left."""
         schedule, (name, level) = self.schedules[site.block.name], self.schedules[site.block.name].order[site.k]
         inner = [schedule.tags.get(x, "for") for x in schedule.order[site.k + 1 :] if x.iterator == name]
         if any(x.startswith(INTRINSIC) for x in (tag, *inner)) or name in schedule.padded:
             raise DependsOnSize(f"iterator {name!r} of block {site.block.name}, has whole units: depends on sizes")
-        full, left = divmod(span.extent, tile)
+        once = sum(further == tile for further in schedule.tiles.get(name, ())[level + 1 :])  # loops of one iteration
+        full, parts = _rests(*divmod(span.extent, tile), tile, inner[once:])
         var = _unused(Loop(name, level), site.ranges)
-        parts = _rests(full * tile, tile, left, inner[:1] in (["unroll"], ["vector"]))
         if tag == "parallel":
             within = replace(site, ranges={**site.ranges, var: most(full) + 1})
             inside = _unused(Loop(name, level), within.ranges)
             boundary = tuple(s for part in parts for s in self.part_in_run(within, inside, part))
-            (interior,) = self.part_in_run(site, var, Part((full,), 0, tile, tile))
+            (interior,) = self.part_in_run(site, var, Part((full,), 0, tile, tile, True))
             if not boundary:
                 return [replace(interior, tag=tag)]
             both = Branch(op("lt", Var(var), full), interior.body, boundary)
@@ -310,10 +314,10 @@ class _Builder:
         every = site.part == "init" or (site.part == "assign" and bool(site.block.reduction))
         conditions = () if every else site.where
         certain = clipped_in_run(name, full, tile, site.domain, conditions, site.ranges, site.trips)
-        interior_parts = [Part(tuple(certain), 0, tile, tile)]
+        interior_parts = [Part(tuple(certain), 0, tile, tile, True)]
         if len(certain) > 1:  # then iterations in which a condition has to be looked at
             uncut = larger(0, reduce(smaller, certain))
-            interior_parts.append(Part((full - uncut,), uncut * tile, tile, tile))
+            interior_parts.append(Part((full - uncut,), uncut * tile, tile, tile, True))
         return [s for part in (*interior_parts, *parts) for s in self.part_in_run(site, var, part)]
 
     def part_in_run(self, site: Site, var: str, part: Part) -> list[For]:
@@ -322,19 +326,24 @@ class _Builder:
         count = reduce(smaller, part.counts)
         if most(count) <= 0:
             return []
-        ranges, trips = {**site.ranges, var: most(count)}, {**site.trips, var: part.counts}
+        at_most = max(2, most(count)) if is_sized(count) else count  # a variable that is always 0 would be gone
+        ranges, trips = {**site.ranges, var: at_most}, {**site.trips, var: part.counts}
         start = op("add", site.domain[name].base, part.start)
         base = simplify(op("add", start, op("mul", Var(var), part.step)), ranges)
-        domain = {**site.domain, name: Span(base, part.extent)}
-        return [For(var, count, tuple(self.place(replace(site, domain=domain, ranges=ranges, trips=trips))))]
+        inner = replace(site, domain={**site.domain, name: Span(base, part.extent)}, ranges=ranges, trips=trips)
+        soon, tile = (min(SOON, most(count)), part.step) if part.whole else (1, most(part.extent))
+        index = simplify(op("floordiv", op("add", part.start, op("mul", Var(var), part.step)), tile), ranges)
+        hints = self.hints(inner, index if soon > 1 else Const(0), tile, soon) if site.part != "init" else []
+        return [For(var, count, (*hints, *self.place(inner)))]
 
-    def hints(self, site: Site, index: Expr, tile: int) -> list[Stmt]:
-        """What iteration `index` of the site's loop prefetches, the site being inside it; see prefetch.py."""
+    def hints(self, site: Site, index: Expr, tile: int, within: int | None = None) -> list[Stmt]:
+        """What iteration `index` of the site's loop prefetches, the site being inside it, and `within` how many of a
+        loop that is as long as a run says; see prefetch.py."""
         prefetches = self.prefetches.get(site.block.name)
         if prefetches is None:
             return []
         loop = prefetches.order[site.k]
-        prefetches.enter(loop, index, {n: s.extent for n, s in site.domain.items()})
+        prefetches.enter(loop, index, {n: s.extent for n, s in site.domain.items()}, within)
         name = loop.iterator
         here = {n: s.base for n, s in site.domain.items()}
         later = {**here, name: op("add", here[name], tile)}

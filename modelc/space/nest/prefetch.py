@@ -7,6 +7,8 @@ pass over a part would wait for memory at every line; the passes before, over th
 it. Each iteration of the innermost loop that is not unrolled fetches its share of a panel, or of results, so that the
 requests are spread evenly over the arithmetic; each register tile its share of a box's rows, whose addresses take more
 of it, and so of the results that the whole Block leads to where it is placed, through what others make of its own.
+
+Where a run says how far loops go, panels of packed operands alone are fetched, in the first few iterations.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from modelc.ir.candidate import BlockSchedule
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, op, substitute
 from modelc.ir.loop import ROOT, Loop, Root
 from modelc.ir.nest import Region
+from modelc.ir.sizes import is_sized, most
 from modelc.space.analysis.around import FAR_BYTES, consumers_of
 from modelc.space.analysis.boxes import Span
 from modelc.space.analysis.follow import iterators
@@ -188,12 +191,17 @@ class Prefetches:
 
     def __init__(self, task: Task, block: Block, schedule: BlockSchedule, line: int):
         self.order, self.prefetch = schedule.order, schedule.prefetch
+        in_run = {i.name for i in block.iters if is_sized(i.extent)}
+        if in_run:
+            ordered = {b for b in self.prefetch if b in {*task.constants, *(x.name for x in task.locals)}}
+            self.prefetch = {b: x for b, x in self.prefetch.items() if b in ordered and _iterator(x) not in in_run}
         serial = [k for k, loop in enumerate(self.order) if schedule.tags.get(loop, "for") in SERIAL]
         spatial = {i.name for i in block.spatial}
         self.step = max(serial, default=-1)
         self.tile = max((k for k in serial if self.order[k].iterator in spatial), default=-1)
         self.tiles = schedule.tiles
         self.index: dict[Loop | Root, Expr] = {}  # the iteration that a loop is in
+        self.within: dict[Loop | Root, int] = {}  # of a loop that is as long as a run says: see enter()
         self.extents: dict[str, Mapping[str, int]] = {}  # buffer -> of the iterators, in one iteration of its loop
         self.panels: dict[str, Panel] = {}  # the next one of each operand
         self.boxes: dict[str, Box] = {}  # the next one of each buffer with no order of ours, and what ROOT stands for
@@ -212,10 +220,14 @@ class Prefetches:
                     "no such loop around the innermost one that is not unrolled"
                 )
 
-    def enter(self, loop: Loop | Root, index: Expr, extents: Mapping[str, int]) -> None:
+    def enter(self, loop: Loop | Root, index: Expr, extents: Mapping[str, int], within: int | None = None) -> None:
         """Iteration `index` of `loop` begins, in which iterators have `extents`: less than the Block's where it is
-        placed inside loops of another."""
+        placed inside loops of another. Of a loop that is as long as a run says, iterations from `within` on fetch what
+        is there already."""
         self.index[loop] = index
+        if within is not None:
+            self.within[loop] = within
+        extents = {name: most(extent) for name, extent in extents.items()}
         self.extents |= {buffer: extents for buffer, outer in self.prefetch.items() if outer == loop}
 
     def begins(self, loop: Loop | Root, operands: Mapping[str, Operand]) -> list[Operand]:
@@ -270,8 +282,13 @@ class Prefetches:
         many."""
         outer = self.prefetch[buffer]
         inside = self.order[0 if outer is ROOT else self.order.index(outer) + 1 : last + 1]
-        counts = [trips(loop, self.extents[buffer], self.tiles) for loop in inside]
+        counts = [self.within.get(loop) or trips(loop, self.extents[buffer], self.tiles) for loop in inside]
         position: Expr = Const(0)
         for loop, count in zip(inside, counts, strict=True):
             position = op("add", op("mul", position, count), self.index[loop])
-        return position, prod(counts)
+        every = prod(counts)
+        return (op("min", position, every - 1) if self.within.keys() & {*inside} else position), every
+
+
+def _iterator(loop: Loop | Root) -> str | None:
+    return loop.iterator if isinstance(loop, Loop) else None
