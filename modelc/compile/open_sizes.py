@@ -257,8 +257,8 @@ class OpenRun(Run):
             if name not in room and model != general:
                 at = " ".join(f"--dim {dim}={number}" for dim, number in self.any_size.dims(run).items())
                 raise ModelError(
-                    f"with {at} the output {name!r} is {list(model)}, and what holds for larger sizes says "
-                    f"{list(general)}: give a range in which one rule holds with --dim NAME=A..B, from a larger A"
+                    f"with {at} the output {name!r} is {list(model)}, and what holds at other sizes says "
+                    f"{list(general)}: give a range in which one rule holds with --dim NAME=A..B"
                 )
 
     def blueprint_at(self, run: Sizes, general: Program, schedules: Mapping[str, Chosen]) -> Blueprint:
