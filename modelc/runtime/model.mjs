@@ -94,7 +94,8 @@ export class Model {
 
     get metadata() { return JSON.parse(this.text(this.call("metadata", this.handle))); }
 
-    get isOfAnySize() { return (this.hasFreeSizes ??= "free" in this.metadata.variants[0]); }
+    // Whether outputs lie without gaps, as large as they are in a run.
+    get isOfAnySize() { return (this.hasFreeSizes ??= Boolean(this.metadata.any_size)); }
 
     // The outputs by name, of inputs that are as large as one variant's: where several are so, their shapes decide, and
     // runShaped takes them.

@@ -3,7 +3,10 @@ have what was found, without gaps."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +110,29 @@ def test_another_machine_says_how_much_there_is(tmp_path: Path) -> None:
     for rows in (3, 20):
         (expected,) = ort.InferenceSession(model).run(None, drawn(rows))
         assert np.array_equal(modelc.run(tmp_path / "arm.modelc", drawn(rows))["places"], expected)
+
+
+JAVASCRIPT = """
+import { load } from "./found.modelc/found.mjs";
+const model = await load();
+for (const rows of [3, 20]) {
+    const x = Float32Array.from({ length: 4 * rows }, (_, k) => (k % 3) - 1);
+    console.log(model.runShaped({ x: [rows, 4] }, { x }).places.join(" "));
+}
+"""
+
+
+@pytest.mark.skipif(not (shutil.which("node") and find_spec("ziglang")), reason="needs Node.js and ziglang")
+def test_javascript_reads_what_a_run_has(tmp_path: Path) -> None:
+    model = write(tmp_path / "found.onnx", PLACES)
+    asked = {"dims": {"rows": range(1, MOST + 1)}, "verify": False, "database": False}
+    modelc.compile(model, "wasm32-simd", tmp_path / "found.modelc", **asked)
+    (tmp_path / "app.mjs").write_text(JAVASCRIPT)
+    done = subprocess.run(["node", "app.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    for rows, line in zip((3, 20), done.stdout.splitlines(), strict=True):
+        x = (np.arange(4 * rows) % 3 - 1).reshape(rows, 4)
+        assert line == " ".join(map(str, np.array(np.nonzero(x > 0)).reshape(-1)))
 
 
 def test_where_another_rule_holds_is_a_sentence(tmp_path: Path) -> None:
