@@ -21,7 +21,8 @@ from tiny_package import spec_of
 from modelc.cli import output
 from modelc.package import write_package
 from modelc.scratch import user_cache
-from modelc.tune import end_to_end, retiming, selection
+from modelc.target import load_target
+from modelc.tune import any_size, end_to_end, retiming, selection
 from modelc.verify import diff, engine
 
 OWN = "MODELC_TESTS_CACHE"  # says to workers that it is there already; what they make there goes with it
@@ -107,13 +108,26 @@ def copy(package: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache in which nothing is but the timings of this machine."""
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    load_target("native")
+    for probed in user_cache().glob("native-*.yaml"):
+        shutil.copy(probed, cache)
+    monkeypatch.setenv("MODELC_CACHE", str(cache))
+    return cache
+
+
+@pytest.fixture
 def in_brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few packages are timed, for a moment, and in few processes, which are forked: what is tested is not who is
     faster."""
     monkeypatch.setattr(engine, "started", engine.forked)
     monkeypatch.setattr(end_to_end, "THOROUGH", end_to_end.Effort(0.05, 2, 2))
-    monkeypatch.setattr(selection, "HEATS", retiming.Round(2, 2))
-    monkeypatch.setattr(selection, "FINAL", retiming.Round(3, 3))
+    for room in (selection, any_size):
+        monkeypatch.setattr(room, "HEATS", retiming.Round(2, 2))
+        monkeypatch.setattr(room, "FINAL", retiming.Round(3, 3))
     monkeypatch.setattr(retiming, "FINALISTS", 1)
     monkeypatch.setattr(retiming, "ENTRANTS", 2)
     monkeypatch.setattr(diff, "ROUNDS", 2)
@@ -125,8 +139,9 @@ def in_brief(monkeypatch: pytest.MonkeyPatch) -> None:
 def first_finalist_wins(in_brief: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is not the untuned Candidate is taken, so that there is something to build and to compare."""
     monkeypatch.setattr(retiming, "LEVEL", 1e9)
-    monkeypatch.setattr(selection, "finalists", lambda times, fresh: [1] if len(times) > 1 else [])
-    monkeypatch.setattr(selection, "winner", lambda times, fresh: min(1, len(times) - 1))
+    for room in (selection, any_size):
+        monkeypatch.setattr(room, "finalists", lambda times, fresh: [1] if len(times) > 1 else [])
+        monkeypatch.setattr(room, "winner", lambda times, fresh: min(1, len(times) - 1))
 
 
 @pytest.fixture

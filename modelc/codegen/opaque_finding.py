@@ -25,7 +25,7 @@ def non_zero(attrs: Mapping[str, Any], inputs: Sequence[Tensor], outputs: Sequen
             if (!x0[i]) continue;
 {places}            count++;
         }}
-        for (int d = 0; d < {rank}; d++) memset(y1 + d * INT64_C({room}) + count, 0, (size_t)({room} - count) * 8);
+        for (int d = 0; d < {rank}; d++) memset(y1 + d * (int64_t){room} + count, 0, (size_t)({room} - count) * 8);
         y0[0] = count;
     }}
 """
@@ -162,10 +162,11 @@ def unique(attrs: Mapping[str, Any], inputs: Sequence[Tensor], outputs: Sequence
     for (int32_t once = begin; once < end; once++) {{
         const int64_t there = {f"x1[0] < 0 ? 0 : x1[0] < {n} ? x1[0] : {n}" if counts else n};
         int32_t *order = (int32_t *)scratch, *first = order + {n}, *number = first + {n};
+        const sizes all = {{{outer}, {n}, {inner}}};
         int64_t count = 0;
-        sort(x0, order, first, there);
+        sort(x0, all, order, first, there);
         for (int64_t k = 0; k < there; k++)
-            first[order[k]] = k && !compare(x0, order[k - 1], order[k]) ? first[order[k - 1]] : order[k];
+            first[order[k]] = k && !compare(x0, all, order[k - 1], order[k]) ? first[order[k - 1]] : order[k];
 {numbered}        memset(y1, 0, sizeof *y1 * {outer * inner * room});
         memset(y2, 0, 8 * {room});
         memset(y3, 0, 8 * {n});
@@ -182,32 +183,34 @@ def unique(attrs: Mapping[str, Any], inputs: Sequence[Tensor], outputs: Sequence
         y0[0] = count;
     }}
 """
-    helpers = rank_of(dtype) + _SORT.replace("KIND", C_TYPES[dtype])
-    for name, value in (("OUTER", outer), ("INNER", inner), ("COUNT", n)):
-        helpers = helpers.replace(name, str(value))
-    return Body(helpers, statements, 1, 12 * n)
+    return Body(rank_of(dtype) + _SORT.replace("KIND", C_TYPES[dtype]), statements, 1, 12 * n)
 
 
 _SORT = """\
+typedef struct {
+    int64_t outer, count, inner;
+} sizes;
+
 /* Slice `a` before (-1), like (0) or after (1) slice `b`. */
-static int compare(const KIND *x, int64_t a, int64_t b) {
-    for (int64_t o = 0; o < OUTER; o++)
-        for (int64_t r = 0; r < INNER; r++) {
-            const uint64_t one = rank_of(x[(o * COUNT + a) * INNER + r]), two = rank_of(x[(o * COUNT + b) * INNER + r]);
+static int compare(const KIND *x, sizes all, int64_t a, int64_t b) {
+    for (int64_t o = 0; o < all.outer; o++)
+        for (int64_t r = 0; r < all.inner; r++) {
+            const uint64_t one = rank_of(x[(o * all.count + a) * all.inner + r]);
+            const uint64_t two = rank_of(x[(o * all.count + b) * all.inner + r]);
             if (one != two) return one < two ? -1 : 1;
         }
     return 0;
 }
 
 /* The slices in order, by merging runs that grow from one slice on. */
-static void sort(const KIND *x, int32_t *order, int32_t *other, int64_t n) {
+static void sort(const KIND *x, sizes all, int32_t *order, int32_t *other, int64_t n) {
     for (int64_t i = 0; i < n; i++) order[i] = (int32_t)i;
     for (int64_t run = 1; run < n; run *= 2) {
         for (int64_t start = 0; start < n; start += 2 * run) {
             const int64_t middle = start + run < n ? start + run : n, stop = middle + run < n ? middle + run : n;
             int64_t a = start, b = middle;
             for (int64_t k = start; k < stop; k++) {
-                const int left = a < middle && (b == stop || compare(x, order[a], order[b]) <= 0);
+                const int left = a < middle && (b == stop || compare(x, all, order[a], order[b]) <= 0);
                 other[k] = left ? order[a++] : order[b++];
             }
         }

@@ -44,4 +44,6 @@ def general_source(sources: Sequence[str], explained: Explained) -> str:
     text = "".join(general).replace(PARAMETERS, taken + PARAMETERS)
     unused = "".join(f"    (void){name};\n" for name in names.values())
     head, brace, body = text.partition("int32_t end) {\n")
+    if any(re.search(rf"(?<!intptr_t ){name}\b", head) for name in names.values()):
+        raise Unexplained("functions that its kernel calls have other numbers at other sizes")
     return f"#include <stdint.h>\n\n{FUNCTIONS}{head}{brace}{unused}{body}"

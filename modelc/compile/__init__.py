@@ -14,6 +14,7 @@ programs.py      a model as Programs, in chosen layouts and precision
 publish.py       a package takes its place when it has been found right
 result.py        what `compile` gives back
 pipeline.py      the stages in order
+opening.py       which dimensions are left open, and the compilation for every size of them
 command.py       the command: a Request becomes a Run of the pipeline
 verification.py  a package that is there, verified again
 minimise.py      delta debugging

@@ -6,17 +6,15 @@ from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from modelc import __version__
-from modelc.compile.any_size import any_size
 from modelc.compile.choices import Choices, check_choices, digest_of, read_choices_file
-from modelc.compile.config import Config
 from modelc.compile.fixed import Inputs
-from modelc.compile.free_bounds import default_ranges
 from modelc.compile.inputs import applied, as_chosen, made_for
 from modelc.compile.limits import Limits
-from modelc.compile.open_sizes import OpenRun, check_one_variant
-from modelc.compile.opened import Open
+from modelc.compile.open_sizes import check_one_variant
+from modelc.compile.opening import decides_by_error, of_several_numbers, open_ranges, open_run
 from modelc.compile.pipeline import Run, default_threads
 from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
@@ -24,16 +22,12 @@ from modelc.compile.stages import STAGES, Stages
 from modelc.database import database_for
 from modelc.database.recorded import Recorded
 from modelc.errors import ConfigError, blaming
-from modelc.frontend.load.outline import read_outline
 from modelc.frontend.quantize.packing import BLOCK, Packing, packing_of
 from modelc.frontend.quantize.recipe import INT8, Recipe
 from modelc.frontend.quantize.write import emit_quantized, write_quantized
-from modelc.frontend.steering.flags import Steered, looked_at
-from modelc.frontend.steering.specialise import dimension_names
-from modelc.frontend.steering.states import growing_dims
 from modelc.ir.candidate import Candidate
 from modelc.scratch import TemporaryFolder
-from modelc.target import Target, load_target
+from modelc.target import load_target
 
 
 def compile_request(request: CompileRequest) -> CompileResult:
@@ -56,15 +50,11 @@ def compile_request(request: CompileRequest) -> CompileResult:
     with blaming(f"model {path}"):
         settings = settings.naming(path)
         wanted = replace(as_chosen(locked, request.fixed, settings.inputs), states=settings.inputs.states)
-        ranges = {name: numbers for name, numbers in wanted.dims.items() if isinstance(numbers, Open)}
-        if request.choices is None and _may_be_open(request, wanted, settings):
-            ranges |= _left_open(path, wanted, ranges)
-        numbers = {name: (of_one[0],) for name, of_one in ranges.items() if len(of_one) == 1}
-        wanted = replace(wanted, dims={**wanted.dims, **numbers})
-        ranges = {name: several for name, several in ranges.items() if name not in numbers}
-        if ranges:
-            return _of_any_size(request, wanted, ranges, settings, target, digest, locked, tasks)
-        steering = applied(wanted, path, request.inputs)
+        if request.choices is None and isinstance(request.database, bool):
+            wanted, ranges = open_ranges(path, wanted, settings, request.inputs, target)
+        else:
+            wanted, ranges = of_several_numbers(wanted)
+        steering = None if ranges else applied(wanted, path, request.inputs)
     target = target if target is not None else load_target("native")
     recipe = _recipe(request, locked)
     if request.precision == INT8 and isinstance(recipe, Recipe) and recipe.halves:
@@ -74,115 +64,43 @@ def compile_request(request: CompileRequest) -> CompileResult:
         dump_dir=None if request.dump_dir is None else Path(request.dump_dir),
         progress=request.say,
     )
-    database, note = database_for(request.database if request.choices is None else False, write=False)
+    facts: dict[str, Any] = {
+        "threads": request.threads or default_threads(),
+        "tasks": tasks,
+        "stages": stages,
+        "form": request.form(target.triple),
+        "store": request.store,
+        "limits": limits,
+        "recipe": recipe,
+    }
+    if steering is None:
+        by_error = "precision auto, which is decided at one size (say f32 or bf16)"
+        check_one_variant(request, wanted, ranges, {by_error: decides_by_error(settings, target)})
+    database, note = database_for(request.database if request.choices is None and steering else False, write=False)
     with ExitStack() as stack:
         stack.enter_context(database or nullcontext())
         stack.enter_context(blaming(f"model {path}"))
+        model = path if recipe is None else _quantized(path, recipe, request, stack)
+        if steering is None:
+            as_before = not request.fixed.dims and not request.fixed.shapes
+            asked_for = (model, digest, target, settings)
+            open_one = open_run(asked_for, wanted, ranges, locked, as_before, given_inputs=request.inputs, **facts)
+            if request.inputs is not None:
+                open_one.compared()  # what does not fit is said before any work
+            return open_one.compile(request.place, request.verify, request.keep_unverified)
         run = Run(
-            model=path if recipe is None else _quantized(path, recipe, request, stack),
+            model=model,
             digest=digest,
             target=target,
             config=settings,
             shapes=steering.shapes,
             constants=steering.constants,
             inputs=request.inputs,
-            threads=request.threads or default_threads(),
             locked=locked if locked is not None and made_for(locked, steering) else None,
-            tasks=tasks,
-            stages=stages,
-            form=request.form(target.triple),
-            store=request.store,
-            limits=limits,
             recorded=Recorded(database, target, request.run_threads) if database else None,
             notes=(note,) if note else (),
-            recipe=recipe,
+            **facts,
         )
-        return run.compile(request.place, request.verify, request.keep_unverified)
-
-
-def _may_be_open(request: CompileRequest, wanted: Inputs, settings: Config) -> bool:
-    """Whether dimensions that nothing is said of are left open: not beside several variants, nor where something else
-    needs numbers."""
-    variants = len(wanted.shapes) > 1 or any(
-        len(numbers) > 1 for numbers in wanted.dims.values() if not isinstance(numbers, Open)
-    )
-    needing = (request.recipe, request.weights, request.inputs, request.shapes, request.emit_onnx, request.calibrate)
-    own_database = isinstance(request.database, str | Path)
-    plain = settings.policy.precision == "f32" and request.precision != INT8 and not own_database
-    if any(needing) or variants or not plain:
-        return False
-    return not wanted.states or bool(growing_dims(read_outline(request.path).graph, wanted.states)[0])
-
-
-def _left_open(path: Path, wanted: Inputs, ranges: Mapping[str, Open]) -> dict[str, Open]:
-    """The ranges of dimensions that nothing is said of. Caches grow along one alone: their others are 1."""
-    lengths, others = growing_dims(read_outline(path).graph, wanted.states)
-    fixed = {name: Open(range(1, 2)) for name in sorted(others - lengths) if name not in wanted.dims}
-    wanted = replace(wanted, dims={**wanted.dims, **{name: (1,) for name in fixed}})
-    numbers = {name: given[0] for name, given in wanted.dims.items() if len(given)}
-    _, partly = looked_at(read_outline(path).graph, {}, numbers, wanted.constants)
-    names = [name for name in dimension_names(partly) if name not in wanted.dims]
-    if not names or any(extents is None for extents in partly.values()):
-        return fixed
-    middle = {name: (numbers[len(numbers) // 2],) for name, numbers in ranges.items() if len(numbers)}
-    every = ((), {**wanted.dims, **middle}, wanted.constants)
-    found = default_ranges(path, partly, names, every, lengths=lengths)
-    return {**fixed, **{name: Open(numbers) for name, numbers in found.items()}}
-
-
-def _of_any_size(
-    request: CompileRequest,
-    wanted: Inputs,
-    ranges: Mapping[str, Open],
-    settings: Config,
-    target: Target | None,
-    digest: str,
-    locked: Choices | None,
-    tasks: Mapping[str, Candidate],
-) -> CompileResult:
-    """The compilation of one package for every size in `ranges`."""
-    check_one_variant(request, wanted, ranges, settings)
-    open_sizes = any_size(request.path, ranges, wanted.constants, settings.inputs.states)
-    fixed = {name: numbers for name, numbers in wanted.dims.items() if name not in ranges}
-    target = target if target is not None else load_target("native")
-    each = [{**fixed, **{n: (k,) for n, k in open_sizes.dims(run).items()}} for run in open_sizes.samples]
-    if locked is not None and not request.fixed.dims and not request.fixed.shapes:
-        if len(locked.shapes) != len(each):
-            raise ConfigError(
-                f"{request.choices} has {len(locked.shapes)} shapes; expected one for each of {len(each)}"
-            )
-        steering = [applied(replace(wanted, dims={}, shapes=(one,)), request.path) for one in locked.shapes]
-    else:
-        steering = [applied(replace(wanted, dims=dims), request.path) for dims in each]
-    shapes = tuple(shapes for steered in steering for shapes in steered.shapes)
-    alike = locked is not None and made_for(locked, Steered(shapes, steering[0].constants))
-    run = OpenRun(
-        model=request.path,
-        digest=digest,
-        target=target,
-        config=settings.allowing(strassen=False),
-        shapes=shapes,
-        constants=steering[0].constants,
-        given_inputs=request.inputs,
-        locked=locked if alike and locked is not None and locked.free == ranges else None,
-        tasks=tasks,
-        threads=request.threads or default_threads(),
-        stages=Stages(
-            last=request.stop_after or STAGES[-1],
-            dump_dir=None if request.dump_dir is None else Path(request.dump_dir),
-            progress=request.say,
-        ),
-        form=request.form(target.triple),
-        store=request.store,
-        limits=Limits(request.max_params, request.max_arena, request.max_library),
-        notes=(f"takes {open_sizes}; --dim NAME=A..B@N, or NAME=N, says otherwise",),
-        alike=True,
-        free=open_sizes.free,
-        any_size=open_sizes,
-    )
-    with blaming(f"model {request.path}"):
-        if request.inputs is not None:
-            run.compared()  # what does not fit is said before any work
         return run.compile(request.place, request.verify, request.keep_unverified)
 
 

@@ -28,12 +28,12 @@ Arrays = Mapping[str, NDArray[Any]]
 
 def applied(fixed: Inputs, model: Path, data: Arrays | None = None) -> Steered:
     """What is fixed, as it comes to for the model. Raises ModelError, InputError; ConfigError for a dimension that is
-    left open, as compile alone can."""
+    left open, as not every verb can."""
     for name, numbers in fixed.dims.items():
         if isinstance(numbers, Open):
             raise ConfigError(
-                f"--dim {name}={numbers} leaves a dimension open, as compile alone can: expected a number "
-                f"here, such as --dim {name}={numbers[-1] if numbers else 1}"
+                f"--dim {name}={numbers} leaves a dimension open, as compile can, and tune of one model: expected a "
+                f"number here, such as --dim {name}={numbers[-1] if numbers else 1}"
             )
     return steered(model, fixed.shapes, fixed.dims, fixed.constants, data)
 

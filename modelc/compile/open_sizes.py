@@ -16,25 +16,23 @@ from numpy.typing import NDArray
 from modelc.compile.any_size import AnySize, NeedsLargest, generalised_program, program_at
 from modelc.compile.caches import Caches, caches_of, growing_states
 from modelc.compile.choices import Shapes
-from modelc.compile.config import Config
 from modelc.compile.fixed import Inputs
 from modelc.compile.opened import Open
 from modelc.compile.pinned import pin_extents
 from modelc.compile.pipeline import QUANTIZING, Built, Run, place_of
 from modelc.compile.programs import Programs
 from modelc.compile.publish import Comparison, publish
-from modelc.compile.request import CompileRequest
+from modelc.compile.request import Request
 from modelc.errors import ConfigError, InvalidIR, ModelError, blaming
 from modelc.forks import shared
 from modelc.frontend.building.trips import Trips, differing
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.load.read import element_type
 from modelc.frontend.onnx import import_model
-from modelc.frontend.quantize.recipe import INT8
 from modelc.frontend.steering.specialise import declared_shapes, free_inputs, resized
 from modelc.ir.block import Task
 from modelc.ir.generalise import instance, nest_at
-from modelc.ir.graph import Graph
+from modelc.ir.graph import Graph, sized
 from modelc.ir.program import Program, check_places
 from modelc.ir.sizes import DependsOnSize, Sizes, is_sized, text_of
 from modelc.package import Plan, TensorInfo, run_of, sizes_sentence
@@ -49,21 +47,16 @@ LOOKS = 8  # imports at the samples until it is known which nodes are loops
 INSTEAD = "give a dimension that is left open a number"
 
 
-def check_one_variant(request: CompileRequest, wanted: Inputs, ranges: Mapping[str, Open], settings: Config) -> None:
-    """Raises ConfigError for what a package for any size cannot be asked for as well."""
+def check_one_variant(request: Request, wanted: Inputs, ranges: Mapping[str, Open], asked: Mapping[str, bool]) -> None:
+    """Raises ConfigError for what no package for any size has, and for what else is `asked`."""
     several = [name for name, numbers in wanted.dims.items() if name not in ranges and len(numbers) > 1]
-    asked = {
+    has = {
         "several --shape, which make variants": len(wanted.shapes) > 1,
         f"several numbers for --dim {', '.join(several)}, which make variants": bool(several),
-        "--calibrate, or layers in int8": request.recipe is not None
-        or request.calibrate is not None
-        or request.precision == INT8,
-        "--weights, which store 4 bits": request.weights is not None,
-        "--emit-onnx, which writes a quantized model": request.emit_onnx is not None,
-        "precision auto": settings.policy.precision == "auto",
         "--database, which knows schedules for fixed shapes": not isinstance(request.database, bool),
+        **asked,
     }
-    what = next((name for name, is_asked in asked.items() if is_asked), None)
+    what = next((name for name, is_asked in has.items() if is_asked), None)
     if what is not None:
         dims = " ".join(f"--dim {name}={numbers}" for name, numbers in ranges.items())
         raise ConfigError(f"{dims} asks for one package of any size, which does not go with {what}: leave out one")
@@ -164,17 +157,29 @@ class OpenRun(Run):
                     f"--state {name}: its shape [{shape}] depends on a dimension that is left open, and a state has "
                     "one shape: give that dimension a number"
                 )
-        whole = replace(programs, rounded=(general,))
-        compiled = self.kernels_of(general, programs.rounded)
+        chosen = self.chosen(general, programs.rounded)
+        compiled = self.compiled(general, chosen)
+        return self.published(replace(programs, rounded=(general,)), chosen, compiled, output, verify, keep_unverified)
+
+    def published(
+        self,
+        whole: Programs,
+        chosen: Mapping[str, Chosen],
+        compiled: dict[str, Compiled],
+        output: Path,
+        verify: bool,
+        keep_unverified: bool,
+    ) -> Built:
+        """package, verify: of the kernels that were `compiled` as `chosen`; `whole` has the general Program."""
+        (general,) = whole.rounded
         spec = self.spec(whole, compiled)
         self.limits.check_plan(spec, self.within)
         inputs, runs = self.compared() if verify else (None, ())
-        schedules = {key: Chosen(one.candidate, one.derived, one.nest) for key, one in compiled.items()}
         comparison = Comparison(
             self.model,
             inputs,
             self.config.verify,
-            [self.blueprint_at(run, general, schedules) for run in runs],
+            [self.blueprint_at(run, general, chosen) for run in runs],
             any(node.op in QUANTIZING for graph in self.imported.originals for node in graph.nodes),
             runs,
         )
@@ -215,13 +220,12 @@ class OpenRun(Run):
         except NeedsLargest:
             largest = replace(self, shapes=(self.shapes_at(self.any_size.largest),))
             layouts = programs.layouts[:1]
-            (program,) = largest.partitioning.stored(layouts, ((),)).rounded
+            (program,) = largest.partitioning.stored(layouts, programs.kept[:1]).rounded
             return generalised_program(programs.rounded, program, self.any_size)
 
-    def kernels_of(self, general: Program, samples: Sequence[Program]) -> dict[str, Compiled]:
-        """schedule, codegen: every distinct Task once, by its hash."""
-        pairs = zip(general.kernels, samples[0].kernels, strict=True)
-        every = {bound.task.hash: (bound.task, usual.task.canonical()) for bound, usual in pairs}
+    def chosen(self, general: Program, samples: Sequence[Program]) -> dict[str, Chosen]:
+        """schedule: every distinct Task once, by its hash."""
+        every = distinct_tasks(general, samples)
 
         def scheduled(key: str) -> Chosen:
             task, usual = every[key]
@@ -242,20 +246,28 @@ class OpenRun(Run):
                 self.stages.progress("schedule", f"{len(chosen)} of {len(every)} tasks")
             for key, (task, _) in every.items() if self.stages.dumping else ():
                 dump(f"{key} {task.name}\n{chosen[key].candidate}\n{chosen[key].nest}\n")
+        return chosen
+
+    def compiled(self, general: Program, chosen: Mapping[str, Chosen]) -> dict[str, Compiled]:
+        """codegen: of the Tasks that are `chosen`, by their hashes."""
+        tasks = {bound.task.hash: bound.task for bound in general.kernels if bound.task.hash in chosen}
 
         @contextmanager
         def blaming_task(name: str) -> Iterator[None]:
             try:
                 yield
             except InvalidIR as wrong:
-                raise ModelError(f"{place_of(every[name][0])}: {wrong}; {INSTEAD}") from None
+                raise ModelError(f"{place_of(tasks[name])}: {wrong}; {INSTEAD}") from None
 
-        with self.stages.stage("codegen", f"{len(every)} kernels, {self.threads} at a time"):
-            kernels = self.machine_code(self.schedules.store).compiled(chosen, blaming_task)
+        code = self.machine_code(self.schedules.store)
+        kernels = code.kept({key: one.candidate for key, one in chosen.items()})
+        anew = {key: one for key, one in chosen.items() if key not in kernels}
+        with self.stages.stage("codegen", f"{len(anew)} kernels, {self.threads} at a time"):
+            kernels |= code.compiled(anew, blaming_task)
         usual = self.any_size.usual
         return {
             key: Compiled(task.canonical(), one.candidate, one.task, one.nest, kernels[key], usual)
-            for key, (task, _) in every.items()
+            for key, task in tasks.items()
             for one in [chosen[key]]
         }
 
@@ -275,10 +287,23 @@ class OpenRun(Run):
         schedules = {key: self.as_chosen(task) for key, task in tasks.items()}
         return tuple(self.blueprint_at(run, general, schedules) for run in runs)
 
+    def check_outputs(self, run: Sizes, graph: Graph, program: Program) -> None:
+        """Raises ModelError where the model has another output in a run than the Program for every size."""
+        room = {found[0] for name in graph.outputs if (found := sized(name)) is not None}  # of which there may be more
+        for name in graph.outputs:
+            model, general = graph.value(name).shape, program.values[name].shape
+            if name not in room and model != general:
+                at = " ".join(f"--dim {dim}={number}" for dim, number in self.any_size.dims(run).items())
+                raise ModelError(
+                    f"with {at} the output {name!r} is {list(model)}, and what holds at other sizes says "
+                    f"{list(general)}: give a range in which one rule holds with --dim NAME=A..B"
+                )
+
     def blueprint_at(self, run: Sizes, general: Program, schedules: Mapping[str, Chosen]) -> Blueprint:
         """What the kernels are judged by in a run."""
         graph = sharing(self.original_at(run), self.imported.originals[0])
         program = program_at(general, instance(replace(general, constants={}), run))
+        self.check_outputs(run, graph, program)
         try:
             check_places(program, f"at {sizes_sentence(self.any_size.dims(run))}")
         except InvalidIR as wrong:
@@ -292,3 +317,9 @@ class OpenRun(Run):
                     here.task.canonical(), candidate, derived, nest_at(kernel.nest, run)
                 )
         return Blueprint(graph, program, scheduled)
+
+
+def distinct_tasks(general: Program, samples: Sequence[Program]) -> dict[str, tuple[Task, Task]]:
+    """Every distinct Task, by its hash, and what it is at the usual size."""
+    pairs = zip(general.kernels, samples[0].kernels, strict=True)
+    return {bound.task.hash: (bound.task, usual.task.canonical()) for bound, usual in pairs}

@@ -10,7 +10,7 @@ from typing import Any
 
 from modelc.package.memory import memory_of
 from modelc.package.read import read_package
-from modelc.package.runs import at_dims, ranges_of
+from modelc.package.runs import at_dims, ranges_of, usual_run
 from modelc.package.spec import FixedInput, Plan, distinct_kernels
 from modelc.package.tensor import TensorInfo
 from modelc.runtime.shown import extent_text

@@ -121,10 +121,9 @@ def run_emulated(
     for number, *shape in (map(int, line.split()[1:]) for line in lines if line.startswith("shape ")):
         name = plan.outputs[number].name
         if most.free:  # what is there has no gaps
-            outputs[name] = (
-                outputs[name].reshape(-1)[: prod(plan.outputs[number].shape)].reshape(plan.outputs[number].shape)
-            )
-        outputs[name] = outputs[name][tuple(map(slice, shape))]
+            outputs[name] = outputs[name].reshape(-1)[: prod(shape)].reshape(shape)
+        else:
+            outputs[name] = outputs[name][tuple(map(slice, shape))]
     words = [line.split(" ", 3) for line in lines if not line.startswith("shape ")]
     steps = tuple(StepTime(w[3], int(w[1]), int(w[2]) * 1e-9) for w in words if w[0] == "step")
     figures = {w[0]: float(w[1]) for w in words if w[0] != "step"}

@@ -56,6 +56,8 @@ def plan_source(spec: PackageSpec, build_id: str, schema_version: int, params_sh
     }
     if spec.origin is not None and not spec.form.freestanding:  # where flash is short it is in the manifest alone
         metadata["origin"] = asdict(spec.origin)
+    if any(plan.free for plan in spec.variants):
+        metadata["any_size"] = True
     digest = ", ".join(f"0x{byte:02x}" for byte in bytes.fromhex(params_sha256))
     return f"""#include "modelc_runtime.h"
 

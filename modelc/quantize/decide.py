@@ -11,6 +11,7 @@ from pathlib import Path
 
 from modelc.compile.choices import digest_of
 from modelc.compile.inputs import applied
+from modelc.compile.opening import at_usual_sizes
 from modelc.compile.pipeline import Run, default_threads
 from modelc.compile.request import CompileRequest
 from modelc.errors import ConfigError
@@ -80,7 +81,9 @@ class Deciding:
         self.config = config.allowing(precision="f32")
         require_bytes(target, self.config.policy.tensorize)
         digest = digest_of(self.model)
-        steering = applied(request.fixed.over(config.inputs), self.model, request.inputs)
+        given = request.fixed.over(config.inputs)
+        fixed_inputs, _ = at_usual_sizes(self.model, given, config, request.inputs, target)
+        steering = applied(fixed_inputs, self.model, request.inputs)
         assert request.calibrate is not None
         fixed = steering.constants
         samples = read_samples(Path(request.calibrate), self.model, fixed)

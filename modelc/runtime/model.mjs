@@ -94,6 +94,9 @@ export class Model {
 
     get metadata() { return JSON.parse(this.text(this.call("metadata", this.handle))); }
 
+    // Whether outputs lie without gaps, as large as they are in a run.
+    get isOfAnySize() { return (this.hasFreeSizes ??= Boolean(this.metadata.any_size)); }
+
     // The outputs by name, of inputs that are as large as one variant's: where several are so, their shapes decide, and
     // runShaped takes them.
     run(feeds) {
@@ -199,8 +202,9 @@ export class Model {
             "run_shaped", this.handle, number, shapes ? this.tables.shapes : 0, this.tables.inputs, this.tables.outputs));
         this.latest = number;
         return Object.fromEntries(variant.outputs.map((tensor, k) => {
-            const all = this.view(tensor, this.buffers.outputs[k]);
-            return [tensor.name, cornerOf(all, tensor.shape, this.outputShape(tensor.name))];
+            const all = this.view(tensor, this.buffers.outputs[k]), shape = this.outputShape(tensor.name);
+            if (!this.isOfAnySize) return [tensor.name, cornerOf(all, tensor.shape, shape)];
+            return [tensor.name, all.slice(0, shape.reduce((elements, extent) => elements * extent, 1))]; // without gaps
         }));
     }
 

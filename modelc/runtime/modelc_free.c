@@ -1,10 +1,13 @@
 /* Free sizes: what a run's sizes are by the shapes of its inputs, and whether these fit each other. */
+#include <string.h>
+
 #include "modelc_runtime.h"
 
-/* The extents of an input in a run. */
-static void expected_shape(const mc_variant *v, const int64_t *dims, int32_t index, int64_t *shape) {
-    for (int32_t axis = 0; axis < v->inputs[index].rank; axis++) shape[axis] = v->inputs[index].shape[axis];
-    v->shape(dims, 0, index, shape);
+/* The extents of an input, or of an output, in a run. */
+static void expected_shape(const mc_variant *v, const int64_t *dims, int is_output, int32_t index, int64_t *shape) {
+    const modelc_tensor *tensor = is_output ? &v->outputs[index] : &v->inputs[index];
+    for (int32_t axis = 0; axis < tensor->rank; axis++) shape[axis] = tensor->shape[axis];
+    v->shape(dims, is_output, index, shape);
 }
 
 static modelc_status say(char *sentence, size_t size, modelc_status status, const char *format, ...) {
@@ -43,7 +46,7 @@ modelc_status mc_dims_of(const modelc_handle *handle, int32_t variant, const int
     }
     for (int32_t k = 0; shapes && k < v->input_count; k++) {
         int64_t shape[MC_MOST_RANK * 2];
-        expected_shape(v, dims, k, shape);
+        expected_shape(v, dims, 0, k, shape);
         for (int32_t axis = 0; axis < v->inputs[k].rank; axis++)
             if (shapes[k][axis] != shape[axis])
                 return say(sentence, size, MODELC_BAD_ARGUMENT,
@@ -52,4 +55,27 @@ modelc_status mc_dims_of(const modelc_handle *handle, int32_t variant, const int
                            v->cache_bytes ? ", and what the cache holds" : "");
     }
     return MODELC_OK;
+}
+
+void mc_close_gaps(const mc_variant *v, const int64_t *dims, const int64_t *counts, void *const *outputs) {
+    int64_t shape[MC_MOST_RANK * 2];
+    for (int32_t i = 0; i < v->extent_count; i++) {
+        const mc_extent *e = &v->extents[i];
+        const modelc_tensor *tensor = &v->outputs[e->output];
+        uint8_t *data = outputs[e->output];
+        size_t inner = tensor->bytes, outer = 1;
+        if (!inner) continue;
+        for (int32_t axis = 0; axis < tensor->rank; axis++) inner /= (size_t)tensor->shape[axis]; /* of one element */
+        expected_shape(v, dims, 1, e->output, shape);
+        for (int32_t k = 0; k < i; k++)
+            if (v->extents[k].output == e->output) shape[v->extents[k].axis] = counts[k]; /* closed before */
+        for (int32_t axis = 0; axis < e->axis; axis++) outer *= (size_t)shape[axis];
+        for (int32_t axis = e->axis + 1; axis < tensor->rank; axis++) inner *= (size_t)shape[axis];
+        const size_t row = inner * (size_t)shape[e->axis], kept = inner * (size_t)counts[i];
+        for (size_t o = 1; o < outer && kept < row; o++) {
+            const size_t apart = o * (row - kept); /* as far as memcpy may copy at once */
+            for (size_t done = 0; done < kept; done += apart)
+                memcpy(data + o * kept + done, data + o * row + done, apart < kept - done ? apart : kept - done);
+        }
+    }
 }

@@ -287,6 +287,8 @@ modelc_status mc_no_variant(const modelc_handle *handle, const int64_t *const *s
  * they are. MODELC_OK where it takes them; else, where `sentence` is not NULL, it says what is wrong. */
 modelc_status mc_dims_of(const modelc_handle *handle, int32_t variant, const int64_t *const *shapes, int64_t *dims,
                          char *sentence, size_t size);
+/* Takes the gaps out of outputs whose sizes depend on data: `counts`, of which there are as many as the variant has extents. */
+void mc_close_gaps(const mc_variant *v, const int64_t *dims, const int64_t *counts, void *const *outputs);
 
 /* modelc_sha256.c */
 void mc_sha256(const uint8_t *data, size_t bytes, uint8_t digest[32]);

@@ -255,6 +255,7 @@ modelc_status modelc_run_shaped(modelc_handle *handle, int32_t variant, const in
                                       memory_order_relaxed);
     }
     kept->said = !status;
+    if (!status && v->size_count) mc_close_gaps(v, kept->dims, kept->sizes, outputs);
     mc_float_leave(saved);
     handle->random[1]++;
     mc_unlock(handle);

@@ -57,14 +57,22 @@ def _weighed(task: Task, usual: Task, looks: Looks) -> list[tuple[Task, float]]:
 def chosen_at_all_sizes(task: Task, usual: Task, schedules: Schedules, looks: Looks) -> Chosen:
     """The schedule of a Task of any size, which is `usual` at the usual one. Raises InvalidIR where there is none."""
     rejected = list[str]()
+    for chosen in ranked_at_all_sizes(task, usual, schedules, looks, rejected):
+        return replace(chosen, rejected=tuple(rejected))
+    raise InvalidIR(f"no schedule holds for every size; the last one, because {rejected[-1]}")
+
+
+def ranked_at_all_sizes(
+    task: Task, usual: Task, schedules: Schedules, looks: Looks, rejected: list[str]
+) -> Iterator[Chosen]:
+    """The schedules of a Task that hold at all sizes, the best at the usual one first; `rejected` gets why others do
+    not."""
     at_samples = [usual, *(instance(task, run) for run in looks.samples[1:])]
     for candidates in _in_order(usual, _weighed(task, usual, looks), schedules):
         try:
-            chosen = _held(task, at_samples, candidates(at_samples), looks, schedules.target.caches[0].line)
-            return replace(chosen, rejected=tuple(rejected))
+            yield _held(task, at_samples, candidates(at_samples), looks, schedules.target.caches[0].line)
         except (Unexplained, DependsOnSize, InvalidIR, ValueError) as wrong:
             rejected.append(str(wrong))
-    raise InvalidIR(f"no schedule holds for every size; the last one, because {rejected[-1]}")
 
 
 def accepted_at_all_sizes(task: Task, candidate: Candidate, schedules: Schedules, looks: Looks) -> Chosen:

@@ -3,7 +3,7 @@ what was found if that is faster than without, timed as wholes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from modelc.compile.choices import digest_of
+from modelc.compile.config import Config
+from modelc.compile.fixed import Inputs
 from modelc.compile.inputs import applied, data_of, divided
+from modelc.compile.open_sizes import check_one_variant
+from modelc.compile.opened import Open
+from modelc.compile.opening import decides_by_error, open_ranges, open_run
 from modelc.compile.pipeline import Run
 from modelc.compile.request import default_place, named_target
 from modelc.compile.stages import Stages
@@ -27,10 +32,11 @@ from modelc.package.write import folder_for_packages
 from modelc.partition.narrow_products import require
 from modelc.space.sketch import Floats
 from modelc.target import Target, load_target
+from modelc.tune.any_size import TuningAtSizes
 from modelc.tune.end_to_end import Times, compared
 from modelc.tune.joint import JointSearch
 from modelc.tune.networks import Network
-from modelc.tune.request import TuneRequest
+from modelc.tune.request import EXPLORER, TuneRequest
 from modelc.tune.search.explorers import explorer_class
 from modelc.tune.search.objectives import Aim, Objective, Weights
 from modelc.tune.search.resume import Memory
@@ -131,6 +137,14 @@ def _tune(request: TuneRequest, places: Sequence[Path]) -> tuple[TuneResult, ...
     check_tunable(target, where)
     settings = request.settings()
     require(target, settings.policy.precision)
+    if len(models) == 1:
+        wanted, ranges = request.fixed.over(settings.inputs), dict[str, Open]()
+        with blaming(f"model {models[0]}"):
+            wanted, ranges = open_ranges(models[0], wanted, settings, request.inputs, target)
+        if ranges:
+            _check_tuned_at_sizes(request, wanted, ranges, decides_by_error(settings, target), where)
+            asked = (models[0], digests[0], target, settings.fixing(request.fixed))
+            return (_at_sizes(request, asked, wanted, ranges, budget, places[0]),)
     runs = []
     each = zip(models, digests, divided(request.fixed, models), data_of(request.inputs, models), strict=True)
     for path, digest, fixed, feed in each:
@@ -153,6 +167,42 @@ def _tune(request: TuneRequest, places: Sequence[Path]) -> tuple[TuneResult, ...
         results = _tuned(networks, budget, objective, where, database, request)
     noteworthy = tuple(filter(None, (note, database.note if database else "")))
     return tuple(replace(result, notes=(*noteworthy, *result.notes)) for result in results)
+
+
+def _at_sizes(
+    request: TuneRequest,
+    asked: tuple[Path, str, Target, Config],
+    wanted: Inputs,
+    ranges: Mapping[str, Open],
+    budget: Budget,
+    place: Path,
+) -> TuneResult:
+    """The tuning of one package for every size in `ranges`."""
+    model, _, target, _ = asked
+    check_place(place)
+    find_toolchain(target.triple)
+    with blaming(f"model {model}"):
+        stages = Stages(progress=request.say)
+        run = open_run(asked, wanted, ranges, stages=stages, store=request.store, given_inputs=request.inputs)
+        if request.inputs is not None:
+            run.compared()  # what does not fit is said before any work
+        made = TuningAtSizes(run, request.threads, budget).made(place)
+    tuned = (made.changed > 0, made.changed, made.tasks, made.search, made.times, made.report)
+    return TuneResult(model.stem, place, *tuned, notes=made.notes)
+
+
+def _check_tuned_at_sizes(
+    request: TuneRequest, wanted: Inputs, ranges: Mapping[str, Open], by_error: bool, where: Where
+) -> None:
+    """Raises ConfigError for what does not go with a package for any size."""
+    fixed = " ".join(f"--dim {name}=N" for name in ranges)
+    has = {
+        f"--runner {where.text} (fix {fixed} for that)": not where.here,
+        f"--explorer {request.explorer} (fix {fixed} for that)": request.explorer != EXPLORER,
+        f"an objective (fix {fixed} for that)": request.aim is not None and request.aim != Aim(),
+        "precision auto, which is decided at one size (say f32 or bf16)": by_error,
+    }
+    check_one_variant(request, wanted, ranges, has)
 
 
 def _naming(say: Progress, name: str) -> Progress:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from modelc.compile.pipeline import Run
+from modelc.ir.sizes import Sizes
 from modelc.package import read_package, write_package
+from modelc.package.read import at_sizes
 from modelc.package.spec import PackageSpec
 from modelc.scratch import TemporaryFolder
-from modelc.verify.bench import alternating, beside, median
+from modelc.verify.bench import alternating, beside, geometric_mean, median
 from modelc.verify.check import drawn, for_the_model
 from modelc.verify.engine import Engine, EngineError
 
@@ -54,9 +56,11 @@ class Times:
         return f"{', '.join(timed)}, by turns on {threads} thread(s){': ' * bool(ratios)}{', '.join(ratios)}"
 
 
-def compared(run: Run, specs: Mapping[str, PackageSpec], threads: int, brief: bool = False) -> Times:
+def compared(
+    run: Run, specs: Mapping[str, PackageSpec], threads: int, brief: bool = False, runs: Sequence[Sizes] = ()
+) -> Times:
     """Times packages of a model (untuned, and tuned and loops where there are such) and ONNX Runtime on one input of
-    the first variant."""
+    the first variant; packages of any size on one of each of `runs`, of which the times are geometric means."""
     with TemporaryFolder("tuned") as folder, ExitStack() as stack:
         engines: dict[str, Engine] = {}
         for name, spec in specs.items():
@@ -65,17 +69,21 @@ def compared(run: Run, specs: Mapping[str, PackageSpec], threads: int, brief: bo
             engines[name] = stack.enter_context(Engine("modelc", path, threads))
             if len(engines) == 1:
                 read = read_package(package.path)
-                feed = next(drawn(read, run.model, run.config.verify.seed))
-            engines[name].run(feed)
+        fixed = [at_sizes(read, [sizes]) for sizes in runs] or [read]
+        feeds = [next(drawn(one, run.model, run.config.verify.seed)) for one in fixed]
         note = ""
         try:
             engines["ort"] = stack.enter_context(Engine("ort", run.model, threads))
-            engines["ort"].run(for_the_model(read, feed))
+            engines["ort"].run(for_the_model(fixed[0], feeds[0]))
         except EngineError as error:
             engines.pop("ort", None)
             note = f"nothing was timed beside ONNX Runtime: {error}"
         say, effort = partial(run.stages.progress, "compare"), BRIEF if brief else THOROUGH
-        times = alternating(engines, effort.seconds, say, effort.slices, effort.fresh)
-    untuned = median(times["untuned"])
-    milliseconds = {f"{name}_ms": untuned * beside(ms, times["untuned"]) for name, ms in times.items()}
-    return Times(**milliseconds, note=note)
+        each = []
+        for one, feed in zip(fixed, feeds, strict=True):
+            for name, engine in engines.items():
+                engine.run(for_the_model(one, feed) if name == "ort" else feed)
+            times = alternating(engines, effort.seconds / len(feeds), say, effort.slices, effort.fresh)
+            untuned = median(times["untuned"])
+            each.append({name: untuned * beside(ms, times["untuned"]) for name, ms in times.items()})
+    return Times(**{f"{name}_ms": geometric_mean([ms[name] for ms in each]) for name in each[0]}, note=note)

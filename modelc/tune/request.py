@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from modelc.tune.search.standing import Standing
     from modelc.tune.search.tune import Budget
 
+EXPLORER = "evolve"
+
 
 @dataclass(frozen=True)
 class TuneRequest(Request):
@@ -51,7 +53,7 @@ class TuneRequest(Request):
         flag="-o",
     )
     explorer: str = option(
-        "evolve",
+        EXPLORER,
         "evolve, ppo, random or construct.",
         "NAME",
         doc="What proposes schedules: evolve, ppo, random or construct (docs/tune.md).",

@@ -23,12 +23,14 @@ from numpy.typing import NDArray
 
 from modelc.compile.pipeline import Run
 from modelc.ir.candidate import Candidate
+from modelc.ir.sizes import Sizes
 from modelc.measure.measurement import Measurement
-from modelc.package import read_package, write_package
+from modelc.package import Package, read_package, write_package
+from modelc.package.read import at_sizes
 from modelc.package.spec import PackageSpec
 from modelc.scratch import TemporaryFolder
-from modelc.verify.bench import turns
-from modelc.verify.check import drawn_for_variants
+from modelc.verify.bench import geometric_mean, turns
+from modelc.verify.check import drawn, drawn_for_variants
 from modelc.verify.engine import Engine
 
 ENTRANTS, FINALISTS = 6, 2  # of each Task, in the heats and in the final
@@ -76,10 +78,11 @@ def step_times(
     task_of: Mapping[str, str],
     threads: int,
     say: Callable[[str], None],
+    runs: Sequence[Sizes] = (),
 ) -> dict[str, Floats]:
     """Milliseconds that the steps of each Task take in a run of each of these packages of one model, by the Task's hash
-    [packages x slices]. `task_of` gives the Task that a step is of by its symbol. Raises VerificationError where a
-    package crashes."""
+    [packages x slices]: all variants together, or of packages of any size the geometric mean over `runs`. `task_of`
+    gives the Task that a step is of by its symbol. Raises VerificationError where a package crashes."""
     rows: list[list[Mapping[str, float]]] = [[] for _ in specs]
     with TemporaryFolder("finals") as folder, ExitStack() as stack:
         engines = []
@@ -88,44 +91,53 @@ def step_times(
             package = write_package(spec, Path(folder) / f"{number}.modelc")
             engines.append(stack.enter_context(Engine("modelc", package.path, threads)))
             if number == 0:
-                feeds = _feeds(run, package.path, len(spec.variants))
-        seconds: dict[int, float] = {}
-        for variant, feed in feeds.items():
+                feeds = _feeds(run, read_package(package.path), len(spec.variants), runs)
+        seconds = list[float]()
+        for _, feed in feeds:
             for engine in engines:
                 engine.run(feed)
             once = 1e-3 * min(engines[0].time(LEAST_SECONDS))
-            seconds[variant] = min(max(once, LEAST_SECONDS), MOST_SECONDS)
-        for _ in turns(engines, sum(seconds.values()), stage.slices, say, stage.fresh):
+            seconds.append(min(max(once, LEAST_SECONDS), MOST_SECONDS))
+        for _ in turns(engines, sum(seconds), stage.slices, say, stage.fresh):
             for row, engine, spec in zip(rows, engines, specs, strict=True):
-                row.append(_by_task(engine, spec, task_of, feeds, seconds))
+                each = [
+                    _by_task(engine, spec, task_of, variant, feed if len(feeds) > 1 else None, share)
+                    for (variant, feed), share in zip(feeds, seconds, strict=True)
+                ]
+                row.append(_together(each, geometric_mean if runs else sum))
     return {key: np.array([[milliseconds.get(key, 0.0) for milliseconds in row] for row in rows]) for key in rows[0][0]}
 
 
-def _feeds(run: Run, package: Path, variants: int) -> dict[int, Mapping[str, NDArray[Any]]]:
-    """Inputs for every variant."""
-    feeds: dict[int, Mapping[str, NDArray[Any]]] = {}
-    for number, feed in drawn_for_variants(
-        read_package(package), run.model, run.config.verify.seed, 1, range(variants), lambda number: ()
-    ):
+Feed = Mapping[str, NDArray[Any]]
+
+
+def _feeds(run: Run, package: Package, variants: int, runs: Sequence[Sizes]) -> list[tuple[int, Feed]]:
+    """Inputs for every variant, or of every size."""
+    model, seed = run.model, run.config.verify.seed
+    if runs:
+        return [(0, next(drawn(at_sizes(package, [sizes]), model, seed))) for sizes in runs]
+    feeds: dict[int, Feed] = {}
+    for number, feed in drawn_for_variants(package, model, seed, 1, range(variants), lambda number: ()):
         feeds.setdefault(number, feed)
-    return feeds
+    return [*feeds.items()]
 
 
 def _by_task(
-    engine: Engine,
-    spec: PackageSpec,
-    task_of: Mapping[str, str],
-    feeds: Mapping[int, Mapping[str, NDArray[Any]]],
-    seconds: Mapping[int, float],
+    engine: Engine, spec: PackageSpec, task_of: Mapping[str, str], variant: int, feed: Feed | None, seconds: float
 ) -> dict[str, float]:
-    """Milliseconds that the steps of each Task take in a run, all variants together."""
+    """Milliseconds that the steps of each Task take in a run of a variant; on `feed`, where the last run was on
+    another."""
+    if feed is not None:
+        engine.run(feed)
     milliseconds: dict[str, float] = defaultdict(float)
-    for variant, feed in feeds.items():
-        if len(feeds) > 1:  # else its last run was on this one
-            engine.run(feed)
-        for step, ms in zip(spec.variants[variant].steps, engine.steps(seconds[variant], variant), strict=True):
-            milliseconds[task_of[step.symbol]] += ms
+    for step, ms in zip(spec.variants[variant].steps, engine.steps(seconds, variant), strict=True):
+        milliseconds[task_of[step.symbol]] += ms
     return milliseconds
+
+
+def _together(each: Sequence[Mapping[str, float]], of: Callable[[list[float]], float]) -> dict[str, float]:
+    """What each Task takes in all variants, or sizes."""
+    return {key: of([one.get(key, 0.0) for one in each]) for key in dict.fromkeys(key for one in each for key in one)}
 
 
 def gain_of(times: Mapping[str, Floats], won: Mapping[str, int]) -> float:

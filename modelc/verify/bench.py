@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from difflib import get_close_matches
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -192,6 +193,11 @@ def beside(times: Slices, other: Slices) -> float:
     """How many times as long as with the `other` engine a run takes: the median of the ratios of slices that were
     taken one after the other, which a machine that becomes slower or faster changes little."""
     return float(np.median([np.median(mine) / np.median(theirs) for mine, theirs in zip(times, other, strict=True)]))
+
+
+def geometric_mean(numbers: Sequence[float]) -> float:
+    """Of times, 0 where one of them is."""
+    return prod(numbers) ** (1 / len(numbers))
 
 
 def turns(

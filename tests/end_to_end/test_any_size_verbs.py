@@ -99,7 +99,7 @@ def test_choices_of_other_sizes_are_a_sentence(made: tuple[Path, Path], tmp_path
         modelc.compile(model, output=tmp_path / "any.modelc", choices=tmp_path)
 
 
-def test_times_are_of_a_stated_size(made: tuple[Path, Path]) -> None:
+def test_times_are_of_a_stated_size(made: tuple[Path, Path], in_brief: None) -> None:
     model, package = made
     timed = modelc.bench(package, against="ort", model=model, seconds=0.05)
     assert timed["sizes"] == {"rows": 9} and timed["inputs"]["x"] == [9, 8]
@@ -112,7 +112,9 @@ def test_times_are_of_a_stated_size(made: tuple[Path, Path]) -> None:
         modelc.profile(package, dims={"lines": 2})
 
 
-def test_commands_say_the_size(made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_say_the_size(
+    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], in_brief: None
+) -> None:
     model, package = made
     assert command(["run", str(package), "--dim", "rows=7", "--outputs", str(tmp_path / "y.npz")]) == 0
     assert "y: float32[7, 6]" in (said := capsys.readouterr().out) and "of rows=7" in said
@@ -134,8 +136,7 @@ def test_commands_say_the_size(made: tuple[Path, Path], tmp_path: Path, capsys: 
     [
         (["--pad-dim", "rows"], "No such option '--pad-dim'. (Did you mean one of: '--dim'"),
         (["--shape", "scale=", "--shape", "scale="], "several --shape"),
-        (["--precision", "auto"], "precision auto"),
-        (["--weights", "int4"], "--weights"),
+        (["--precision", "auto", "--target", "sapphire-rapids"], "precision auto"),
         (["--database", "db.sqlite"], "--database"),
         (["--state", "x=y"], "expected lengths of a cache from 0 on"),
         (["--bound", "nothing=3"], "no value"),
@@ -155,12 +156,38 @@ def test_what_does_not_go_together_is_a_sentence(
     assert sentence in capsys.readouterr().err and not package.exists()
 
 
-@pytest.mark.parametrize("verb", ["tune", "reduce"])
-def test_other_verbs_want_a_number(tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
+def test_other_verbs_want_a_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = rows(tmp_path / "model.onnx")
-    assert command([verb, str(model), "--dim", "rows=1..9", "-o", str(tmp_path / "made")]) == 2
-    assert "leaves a dimension open, as compile alone can" in capsys.readouterr().err
+    assert command(["reduce", str(model), "--dim", "rows=1..9", "-o", str(tmp_path / "made")]) == 2
+    assert "leaves a dimension open, as compile can, and tune of one model" in capsys.readouterr().err
     assert not (tmp_path / "made").exists()
+
+
+def test_it_is_tuned_at_sizes(
+    made: tuple[Path, Path], tmp_path: Path, first_finalist_wins: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, package = made
+    monkeypatch.setattr("modelc.tune.any_size.gains", lambda untuned, tuned: True)
+    (result,) = modelc.tune(model, budget="3", output=tmp_path / "tuned.modelc", dims={"rows": range(1, 21)})
+    assert result.tuned and 0 < result.changed <= result.tasks and 0 < result.search.trials <= 3
+    assert result.report is not None and result.report.passed and {"rows": 20} in result.report.sizes
+    assert result.times.untuned_ms > 0 < result.times.ort_ms
+    assert "geometric means over rows=2; rows=4; rows=9" in " ".join(result.notes)
+    untuned, tuned = (json.loads((p / "choices.json").read_text()) for p in (package, tmp_path / "tuned.modelc"))
+    assert untuned["tasks"].keys() == tuned["tasks"].keys() and untuned["tasks"] != tuned["tasks"]
+    modelc.compile(model, output=tmp_path / "again.modelc", choices=tmp_path / "tuned.modelc")
+    assert (tmp_path / "again.modelc/choices.json").read_bytes() == (
+        tmp_path / "tuned.modelc/choices.json"
+    ).read_bytes()
+
+
+@pytest.mark.parametrize("flags", [["--runner", "env"], ["--explorer", "ppo"], ["--objective", "geomean"]])
+def test_what_tuning_at_sizes_has_not_is_a_sentence(
+    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    assert command(["tune", str(made[0]), *flags, "--dim", "rows=1..9", "-o", str(tmp_path / "made")]) == 2
+    said = capsys.readouterr().err
+    assert "one package of any size, which does not go with" in said and "fix --dim rows=N" in said
 
 
 def test_what_is_kept_goes_from_size_to_size(tmp_path: Path) -> None:

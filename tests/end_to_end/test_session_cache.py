@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,13 @@ from modelc.compile import command
 
 
 @pytest.fixture
-def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What is compiled from now on, into an empty cache: the shapes of each, empty where they are open."""
-    monkeypatch.setenv("MODELC_CACHE", str(tmp_path / "cache"))
+def compiled(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What is compiled from now on, into an empty cache, unverified: the shapes of each, empty where they are open."""
     shapes, compile_request = [], command.compile_request
 
     def counted(request: Any) -> Any:
         shapes.append(request.shapes)
-        return compile_request(request)
+        return compile_request(replace(request, verify=False))
 
     monkeypatch.setattr(command, "compile_request", counted)
     return shapes
@@ -107,8 +107,7 @@ def test_the_cache_verb_says_and_removes_them(
     assert len(compiled) == 2
 
 
-def test_what_was_not_used_for_longest_makes_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("MODELC_CACHE", str(tmp_path / "cache"))
+def test_what_was_not_used_for_longest_makes_room(monkeypatch: pytest.MonkeyPatch, empty_cache: Path) -> None:
     monkeypatch.setattr(packages, "MOST_BYTES", 1000)
 
     def make(place: Path) -> None:
@@ -125,7 +124,7 @@ def test_what_was_not_used_for_longest_makes_room(monkeypatch: pytest.MonkeyPatc
 
 
 def test_where_the_cache_cannot_be_written_the_process_keeps_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    compiled: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("MODELC_CACHE", str(tmp_path / "file"))
@@ -136,11 +135,12 @@ def test_where_the_cache_cannot_be_written_the_process_keeps_them(
 TWO = """\
 import sys
 sys.path.insert(0, ROOT)
+from dataclasses import replace
 import numpy as np
 import modelc.session as ort
 from modelc.compile import command
 compiled, original = [], command.compile_request
-command.compile_request = lambda request: (compiled.append(request), original(request))
+command.compile_request = lambda request: (compiled.append(request), original(replace(request, verify=False)))
 session = ort.InferenceSession("m.onnx")
 print("ready", flush=True)
 sys.stdin.readline()
@@ -149,8 +149,7 @@ print(len(compiled), y.tolist())
 """
 
 
-def test_of_two_processes_one_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MODELC_CACHE", str(tmp_path / "cache"))
+def test_of_two_processes_one_compiles(tmp_path: Path, empty_cache: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(models.scaled(2))
     command = [sys.executable, "-c", TWO.replace("ROOT", repr(str(ROOT)))]
     both = [

@@ -61,6 +61,20 @@ class ExpectedMemory:
             return np.array_equal(before, now)
         return bool((~_strided(place, written[place.offset :]) | (before == now)).all())
 
+    def begins_with(self, name: str, part: Array) -> bool:
+        """Whether `part` is what was written at the beginning of each of the value's dimensions, as far as known."""
+        place = self._values[name]
+        if place.root not in self._roots:
+            return True
+        whole, written = self._roots[place.root]
+        corner = tuple(map(slice, part.shape))
+        now = np.ascontiguousarray(part).view(_bits(place))
+        before = _strided(place, whole[place.offset :]).reshape(place.physical_shape)[corner]
+        if written is None:
+            return np.array_equal(before, now)
+        known = _strided(place, written[place.offset :]).reshape(place.physical_shape)[corner]
+        return bool((~known | (before == now)).all())
+
     def forget(self, roots: Iterable[str]) -> None:
         """Nobody reads these any more."""
         for root in roots:
