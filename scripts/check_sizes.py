@@ -2,9 +2,9 @@
 
 Each trained model (tests/models.yaml) with free dimensions is compiled without a flag, and verified. Then it runs at
 eight sizes that are neither samples nor were verified, drawn from its bounds, and at each the outputs are compared with
-ONNX Runtime's: 1e-5 is allowed, or a relative RMS error of 1e-3, of quantized models 0.2. --packages DIR takes DIR/NAME.modelc
-where it is there. Prints a line for each model, and why one is refused; the exit code is 1 where a package is wrong, or
-more than one in ten is refused.
+ONNX Runtime's: 1e-5 is allowed, or a relative RMS error of 1e-3, of quantized models 0.2. --packages DIR takes
+DIR/NAME.modelc where it is there. Prints a line for each model, and why one is refused; the exit code is 1 where a
+package is wrong, or more than one in ten is refused.
 """
 
 import argparse
