@@ -37,6 +37,7 @@ from modelc.package.spec import FreeSize
 Array = NDArray[Any]
 MOST_SIZES = 16  # MC_MOST_SIZES in modelc_runtime.h
 RESIDUES, STRIDE = 17, 5  # sizes one after the other at which Tasks are looked at; of a second Size every fifth
+ENOUGH = 3  # numbers of a size that say what it is like at all
 FAR = 1.9  # times the usual size, from which on a sample is far
 SMALL = 0.25  # how much a small size counts beside usual and large ones, at which more time goes by
 AROUND = (1, 6)  # other samples lie so far from the usual size, at a third more, and at about twice of it
@@ -224,6 +225,8 @@ def _others(size: FreeSize) -> list[int]:
     numbers = [n for n in (at, *others) if least <= n <= size.most]
     if len(numbers) < 3:
         numbers += [n for n in range(least, min(size.most, least + 3) + 1) if n not in numbers]
+    if len(numbers) < 2 and size.least < least:
+        numbers.append(size.least)
     return list(dict.fromkeys(numbers))
 
 
@@ -326,7 +329,8 @@ def _first(axis: int) -> tuple[slice, ...]:
 
 def _general(samples: Sequence[Program], open_sizes: AnySize) -> tuple[Program, Sequence[int]]:
     """The Program without constants, and the numbers of the samples that say it: where one that is far from the usual
-    sizes is cut into other Tasks, as costs less there, the others do."""
+    sizes is cut into other Tasks, as costs less there, the others do; or those alone that are cut as the usual one is,
+    where these are enough of each size."""
     plain = [*map(_without_data, samples)]
     usual = open_sizes.usual
     near = [
@@ -335,9 +339,14 @@ def _general(samples: Sequence[Program], open_sizes: AnySize) -> tuple[Program, 
         if all(n < FAR * usual[s] and usual[s] < FAR * n for s, n in run.items())
     ]
     sentence = ""
-    for places in (range(len(samples)), near):
+    names = [{*program.values} for program in plain]
+    alike = [k for k in range(len(samples)) if names[k] == names[0]]
+    numbers = [{open_sizes.samples[k][size.name] for k in alike} for size in open_sizes.sizes]
+    enough = all(len(of_one) >= ENOUGH for of_one in numbers)
+    for places in (range(len(samples)), near, alike if enough else []):
         try:
-            return generalised([plain[k] for k in places], open_sizes.explained.of(places)), places
+            if places:
+                return generalised([plain[k] for k in places], open_sizes.explained.of(places)), places
         except Unexplained as wrong:
             sentence = sentence or str(wrong)
     raise ModelError(

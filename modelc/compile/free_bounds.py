@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 
 from modelc.errors import ModelError
@@ -19,8 +20,11 @@ from modelc.frontend.steering.specialise import Dims, dimension_names
 from modelc.ir.graph import Graph
 
 TRIED = (64, 128, 224, 256, 320, 640, 32, 96, 80, 100, 16, 8, 4, 2, 1)  # of a dimension that is no batch
+WINDOWS = (512, 256, 64)  # the first is what speech comes in
+MOST_ONES = 2
 STEPS = (1, 2, 4, 8, 16, 32, 64)
 LARGEST, LARGEST_BATCH = 4096, 32
+LEAST_BATCH = 4  # of which memory allows fewer is one alone: what is large takes one at a time
 ROOM = 1 << 28  # bytes of the two largest values that a run computes: about the memory of a package
 
 
@@ -69,10 +73,21 @@ class Bounds:
                 numbers = {name: batch if name in self.batches else number for name in self.open_dims}
                 if self.room(numbers) is not None:
                     return numbers
+        for numbers in self._with_ones():
+            if self.room(numbers) is not None:
+                return numbers
         raise ModelError(
             f"none of the sizes that were tried is taken for {', '.join(map(repr, self.open_dims))}: {self.refused}; "
             "fix them with --dim NAME=N, or say --dim NAME=A..B"
         )
+
+    def _with_ones(self) -> Iterator[dict[str, int]]:
+        """Numbers of which some are 1: of dimensions that nobody has named, batches may be anywhere."""
+        several = [name for name in self.open_dims if name not in self.batches]
+        for count in range(1, min(len(several), MOST_ONES + 1)):
+            for ones in combinations(several, count):
+                for number in WINDOWS:
+                    yield {name: 1 if name in self.batches or name in ones else number for name in self.open_dims}
 
     def _range(self, base: Mapping[str, int], name: str) -> range:
         number = base[name]
@@ -94,6 +109,8 @@ class Bounds:
     def _batch(self, base: Mapping[str, int], name: str) -> range:
         of_single = self.room({**base, name: 1})
         most = min(LARGEST_BATCH, ROOM // max(of_single, 1)) if of_single is not None else 1
+        if most < LEAST_BATCH and of_single is not None:
+            return range(1, 2)
         most = max(most, base[name]) if most > 1 and self._takes(base, name, 2) else base[name]
         return range(1 if self._takes(base, name, 1) else base[name], 1 + most)
 

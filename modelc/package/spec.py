@@ -320,6 +320,17 @@ class Plan:
         return tuple(calls)
 
     @property
+    def roundings(self) -> int:
+        """How many steps one after the other may round what an output is made of: those of a loop as often as it runs
+        where nothing but the model, or the sizes of a run, say how often that is."""
+        calls = [*self.calls]
+        for control in self.control:
+            if isinstance(control, Repeat) and (control.count, control.condition, control.go) == (None,) * 3:
+                for step in range(control.first, control.end):
+                    calls[step] *= max(1, control.limit)
+        return sum(calls)
+
+    @property
     def draws(self) -> bool:
         """Whether some step makes random numbers."""
         return any(argument.space == "random" for step in self.steps for argument in step.arguments)

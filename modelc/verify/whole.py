@@ -105,8 +105,7 @@ class Whole:
 
     def ordinary(self, variant: int) -> float:
         """The roundoffs of its scale by which the roundings of so many kernels ordinarily take a value away."""
-        steps = self.package.manifest.variants[variant].steps
-        return FAR * sqrt(len(steps)) * (FILTERED_FAR if self.filters else 1)
+        return FAR * sqrt(self.package.manifest.variants[variant].roundings) * (FILTERED_FAR if self.filters else 1)
 
     def far(self, reports: Sequence[OutputReport], made: Arrays, reference: Arrays, variant: int) -> set[str]:
         """The outputs that are near, and yet farther off than the roundings of so many kernels ordinarily take them. A
