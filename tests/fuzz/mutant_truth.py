@@ -88,7 +88,7 @@ class Truth:
             runner = Runner(package, stack)
             for feed in feeds:
                 records: list[Watched] = []
-                outputs = runner.run(dict(feed), Watch([row.place for row in rows], records.extend))
+                outputs = runner.run(0, dict(feed), Watch([row.place for row in rows], records.extend))
                 held: dict[Key, bytes] = {}
                 for record in records:
                     row = rows[record.place]
