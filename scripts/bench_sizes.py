@@ -12,6 +12,7 @@ scripts/check_sizes.py does that. --packages keeps the packages from run to run.
 from __future__ import annotations
 
 import argparse
+import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -121,7 +122,8 @@ def measure(name: str, arguments: argparse.Namespace, folder: Path, table: Table
     step = max(1, len(sizes) // arguments.sizes)
     for size in sizes[step - 1 :: step]:
         exact = package_of(model, {**dims, **size}, folder)
-        feed = next(drawn(at_dims(read_package(every), size), model))
+        there = {re.sub(r"\W", "_", dim): n for dim, n in size.items()}  # as packages name dimensions
+        feed = next(drawn(at_dims(read_package(every), there), model))
         with modelc.load(every, threads=arguments.threads) as a, modelc.load(exact, threads=arguments.threads) as e:
             runs: list[Run] = [partial(a.run, feed), partial(e.run, feed), partial(session.run, None, feed)]
             other = openvino_run(model, feed, arguments.threads)

@@ -56,12 +56,29 @@ def selects_by_lanes(leaf: Leaf, var: str) -> tuple[Leaf, list[Expr], list[Op]]:
     split = replace(leaf, body=tuple(rewrite(b, one_condition_each) for b in leaf.body))
     every = [x for b in split.body for x in walk(b) if isinstance(x, Op) and x.name == "select"]
     selects = [x for x in every if depends(x.args[0], var)]
-    return split, [x.args[0] for x in selects if loads(x.args[1]) and is_inequality(x.args[0])], selects
+    return split, [x.args[0] for x in selects if loads(x.args[1]) and is_inequality(x.args[0], var)], selects
 
 
-def is_inequality(e: Expr) -> bool:
-    """Whether a condition orders two index expressions."""
-    return isinstance(e, Op) and e.name in ("lt", "le", "gt", "ge") and all(linear(a) is not None for a in e.args)
+def is_inequality(e: Expr, var: str) -> bool:
+    """Whether a condition orders two index expressions that grow, fall or stay from lane to lane: of a row of lanes the
+    first and the last decide."""
+    return isinstance(e, Op) and e.name in ("lt", "le", "gt", "ge") and all(_moves(a, var) is not None for a in e.args)
+
+
+def holds_from_first(e: Expr, var: str) -> bool:
+    """Whether a condition that some lane meets is met by every lane before it."""
+    if not isinstance(e, Op) or e.name not in ("lt", "le"):
+        return False
+    low, high = (_moves(a, var) for a in e.args)
+    return low is not None and low > 0 and high == 0
+
+
+def _moves(e: Expr, var: str) -> int | None:
+    """By how much an index expression is more from lane to lane; None where not each time by as much."""
+    form = linear(e)
+    if form is None or any(depends(atom, var) for atom, _ in form.terms if atom != Var(var)):
+        return None
+    return form.coefficient(Var(var))
 
 
 def guarded_value(e: Expr, var: str) -> tuple[list[Expr], Expr, Expr] | None:

@@ -38,7 +38,9 @@ from modelc.codegen.lower.leaves import (
     depends,
     first_sides,
     guarded_value,
+    holds_from_first,
     indexed_by_constants,
+    is_inequality,
     selects_by_lanes,
     slot_width,
 )
@@ -60,10 +62,10 @@ from modelc.codegen.vectors import constant, halved, int32, integer, local_buffe
 from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, bounds, simplify
 from modelc.ir.block import AGGREGATIONS
-from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, dtype_of, loads, op, substitute
+from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, dtype_of, loads, op, select, substitute
 from modelc.ir.nest import Alloc, Branch, Call, For, Leaf, Nest, Prefetch, Stmt, phase_regions
 from modelc.ir.nest import walk as statements
-from modelc.ir.sizes import expr_of, least, most
+from modelc.ir.sizes import expr_of, is_sized, least, most
 from modelc.target import Intrinsic
 from modelc.target.intrinsic import Operand
 
@@ -115,6 +117,7 @@ class _Lowering(Expressions):
         regions = (*nest.params, *nest.temporaries, *(s.region for s in statements(body) if isinstance(s, Alloc)))
         super().__init__({r.name: r.dtype for r in regions}, counts)
         self.scratch_bytes = 0
+        self.roomy: set[str] = set()  # Regions of which a vector may be read behind their end
         self.declared: list[Any] = []
         self.scratch_buffers: dict[str, Any] = {}
         self.scratch = tx.Var("scratch", tvm.ir.PointerType(tvm.ir.PrimType("uint8")))
@@ -242,6 +245,11 @@ class _Lowering(Expressions):
         region = alloc.region
         accumulated = accumulating(region, after, self.intrinsics) if alloc.scope == "register" else []
         dtype, itemsize, size = stored_dtype(region.dtype), DTYPES[region.dtype].itemsize, prod(map(most, region.shape))
+        if alloc.scope != "register" and any(map(is_sized, region.shape)):
+            size += ALIGN // itemsize  # for the lanes of a last vector
+            self.roomy.add(region.name)
+        else:
+            self.roomy.discard(region.name)
         place: Storage
         stmts: list[Any] = []
         used = scope.scratch
@@ -370,8 +378,10 @@ class _Lowering(Expressions):
         """A leaf executed for all lanes of the vector loop around it."""
         assert scope.vector is not None
         var, _ = scope.vector
-        if any(depends(c, var) for c in leaf.where) or not all(self.is_linear(w, scope) for w in leaf.writes):
+        if not all(self.is_linear(w, scope) for w in leaf.writes):
             return self.lane_by_lane(leaf, scope)
+        if any(depends(c, var) for c in leaf.where):
+            return self.split_conditions(leaf, scope)
         leaf, guards, selects = self.once(leaf, lambda leaf: selects_by_lanes(leaf, var))
         if guards:
             return self.split_guards(leaf, guards, scope)
@@ -407,6 +417,30 @@ class _Lowering(Expressions):
             return [self.serial(var, lanes, lambda: self.leaf(leaf, replace(scope, vector=None)))]
         scalar = [bind(scope, var, Const(k), 1) for k in range(lanes)]
         return [s for lane_scope in scalar for s in self.leaf(leaf, replace(lane_scope, vector=None))]
+
+    def split_conditions(self, leaf: Leaf, scope: Scope) -> list[Any]:
+        """Whole vectors where every lane meets a Leaf's conditions, else lane by lane: of inequalities in the lane the
+        first and the last one decide. Where what is read has room behind it, lanes that do not meet them combine
+        nothing."""
+        assert scope.vector is not None
+        var, lanes = scope.vector
+        of_lanes = [c for c in leaf.where if depends(c, var)]
+        if not all(is_inequality(c, var) for c in of_lanes):
+            return self.lane_by_lane(leaf, scope)
+        whole = replace(leaf, where=tuple(c for c in leaf.where if c not in of_lanes))
+        first, last = ([substitute(c, {var: Const(k)}) for c in of_lanes] for k in (0, lanes - 1))
+        if leaf.part == "update" and self.has_room(leaf, var) and all(holds_from_first(c, var) for c in of_lanes):
+            nothing = AGGREGATIONS[leaf.aggregation].identity(tuple(self.dtypes[w.buffer] for w in leaf.writes))
+            met = reduce(partial(op, "and"), of_lanes)
+            body = tuple(select(met, value, none) for value, none in zip(leaf.body, nothing, strict=True))
+            masked = sequence(self.leaf(replace(whole, body=body), scope))
+            return [tx.IfThenElse(self.all_of(first, scope), masked, None)]
+        then = sequence(self.vector_leaf(whole, scope))
+        return [tx.IfThenElse(self.all_of((*first, *last), scope), then, sequence(self.lane_by_lane(leaf, scope)))]
+
+    def has_room(self, leaf: Leaf, var: str) -> bool:
+        """Whether a vector may be read behind the end of everything that differs from lane to lane."""
+        return all(x.buffer in self.roomy for value in leaf.body for x in loads(value) if depends(x, var))
 
     def split_guards(self, leaf: Leaf, guards: list[Expr], scope: Scope) -> list[Any]:
         """Whole vectors where every lane takes the first side of its selects, else lane by lane. The conditions are

@@ -326,7 +326,9 @@ class _Builder:
         count = reduce(smaller, part.counts)
         if most(count) <= 0:
             return []
-        at_most = max(2, most(count)) if is_sized(count) else count  # a variable that is always 0 would be gone
+        at_most = most(count)
+        if is_sized(count) and at_most == 1 and not is_sized(part.start):
+            at_most = 2  # a variable that is always 0 would be gone, and with it that the tile lies within the extent
         ranges, trips = {**site.ranges, var: at_most}, {**site.trips, var: part.counts}
         start = op("add", site.domain[name].base, part.start)
         base = simplify(op("add", start, op("mul", Var(var), part.step)), ranges)
