@@ -7,11 +7,10 @@ not divide split into interior and boundary (Stripe, section 2.3).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import prod
-from typing import NamedTuple
 
 from modelc.errors import InvalidCandidate, InvalidIR
 from modelc.ir.affine import linear, offset, simplify
@@ -35,6 +34,7 @@ from modelc.space.analysis.conditions import (
     settled,
     simplified,
 )
+from modelc.space.nest.parts import Part, rests
 from modelc.space.nest.prefetch import Prefetches
 from modelc.space.rules.derivation import derive
 
@@ -96,38 +96,6 @@ class Site:
     trips: Trips = field(default_factory=dict)  # of those of them that are as long as a run says
     part: str = "assign"  # until the first reduction loop; then "init" or "update"
     k: int = 0
-
-
-class Part(NamedTuple):
-    """A part of a loop that is as long as a run says: the smallest of `counts` is how many iterations it has, of
-    `extent` values each, from `start` on and `step` apart; `whole` where they are as wide as tiles, or hardly less."""
-
-    counts: tuple[int, ...]
-    start: int
-    step: int
-    extent: int
-    whole: bool = False
-
-
-def _rests(full: int, left: int, tile: int, within: Sequence[str]) -> tuple[int, list[Part]]:
-    """How many of `full` tiles are whole, and what follows them, by the tags of the loops `within` a tile. If these are
-    no registers', it is what is `left`, at once. If they are unrolled, it is spread over tiles that are one narrower,
-    for a register tile of few rows waits for its own results. The rest goes in powers of two."""
-    if not most(left):
-        return full, []
-    if within[:1] not in (["unroll"], ["vector"]):
-        return full, [Part(((left + tile - 1) // tile,), full * tile, tile, left)]
-    pieces = [1 << k for k in reversed(range((tile - 1).bit_length()))]
-    if "vector" not in within:
-        narrower = smaller(full, larger(0, -left % tile - 1))
-        full, left = full - narrower, left + narrower * tile
-        pieces = [tile - 1, *(piece for piece in pieces if piece < tile - 1)]
-    parts, start = [], full * tile
-    for piece in pieces:
-        count = left // piece
-        parts.append(Part((count,), start, piece, piece, piece == tile - 1))
-        start, left = start + count * piece, left % piece
-    return full, [part for part in parts if most(part.counts[0])]
 
 
 def build_nest(task: Task, candidate: Candidate, line: int = 64) -> Nest:
@@ -300,7 +268,7 @@ class _Builder:
         if any(x.startswith(INTRINSIC) for x in (tag, *inner)) or name in schedule.padded:
             raise DependsOnSize(f"iterator {name!r} of block {site.block.name}, has whole units: depends on sizes")
         once = sum(further == tile for further in schedule.tiles.get(name, ())[level + 1 :])  # loops of one iteration
-        full, parts = _rests(*divmod(span.extent, tile), tile, inner[once:])
+        full, parts = rests(*divmod(span.extent, tile), tile, inner[once:])
         var = _unused(Loop(name, level), site.ranges)
         if tag == "parallel":
             within = replace(site, ranges={**site.ranges, var: most(full) + 1})
