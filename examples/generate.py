@@ -65,10 +65,10 @@ def written(file: Gguf, path: Path) -> Path:
         if name in ("embedding", "norm"):
             return file.tensor({"embedding": "token_embd", "norm": "output_norm"}[name] + ".weight")
         layer, _, kind = name.partition(".")
-        found = file.tensor(f"blk.{layer}.{names[kind]}.weight")
+        tensor = file.tensor(f"blk.{layer}.{names[kind]}.weight")
         if kind in ("q", "k"):  # there pairs that are rotated are neighbours, here they are halves
-            found = found.reshape(-1, sizes.head // 2, 2, sizes.width).swapaxes(1, 2).reshape(found.shape)
-        return found.T if found.ndim == 2 else found
+            tensor = tensor.reshape(-1, sizes.head // 2, 2, sizes.width).swapaxes(1, 2).reshape(tensor.shape)
+        return tensor.T if tensor.ndim == 2 else tensor
 
     return decoder(path, sizes, weight)
 
@@ -150,15 +150,15 @@ def tokenizer_of(file: Gguf) -> Any:
 
 def stream(tokenizer: Any, tokens: Iterator[int], end: int) -> None:
     """Prints the text of tokens while they come, up to the `end` token."""
-    held: list[int] = []
+    unprinted: list[int] = []
     for token in tokens:
         if token == end:
             break
-        held.append(token)
-        text = tokenizer.decode(held)
+        unprinted.append(token)
+        text = tokenizer.decode(unprinted)
         if not text.endswith("\ufffd"):  # the rest of a character is still to come
             print(text, end="", flush=True)
-            held = []
+            unprinted = []
     print()
 
 
@@ -180,8 +180,8 @@ def bench(runs: dict[str, Run]) -> None:
     for length in LENGTHS:
         rates = [[rate(run, length) for run in runs.values()] for _ in range(ROUNDS)]
         medians = np.median(rates, axis=0)
-        told = ", ".join(f"{name} {n:.1f}" for name, n in zip(runs, medians, strict=True))
-        print(f"cache of {length}: {told} tokens a second; {medians[0] / medians[1]:.2f} times as fast", flush=True)
+        figures = ", ".join(f"{name} {n:.1f}" for name, n in zip(runs, medians, strict=True))
+        print(f"cache of {length}: {figures} tokens a second; {medians[0] / medians[1]:.2f} times as fast", flush=True)
 
 
 def main() -> int:
@@ -194,35 +194,35 @@ def main() -> int:
     parser.add_argument("--bench", action="store_true", help="tokens a second beside ONNX Runtime")
     parser.add_argument("--encode", action="store_true", help="print the numbers of the prompt's tokens")
     parser.add_argument("--decode", action="store_true", help="print the text of numbers of tokens, while they come")
-    given = parser.parse_args()
-    if not given.gguf.exists():
-        parser.error(f"{given.gguf} is not there: python scripts/fetch_models.py smollm2")
-    file = Gguf(given.gguf)
+    arguments = parser.parse_args()
+    if not arguments.gguf.exists():
+        parser.error(f"{arguments.gguf} is not there: python scripts/fetch_models.py smollm2")
+    file = Gguf(arguments.gguf)
     end = file.metadata["tokenizer.ggml.eos_token_id"]
-    if given.decode:
+    if arguments.decode:
         stream(tokenizer_of(file), (int(word) for line in sys.stdin for word in line.split()), end)
         return 0
-    if given.encode:
-        print(*tokenizer_of(file).encode(given.prompt).ids)
+    if arguments.encode:
+        print(*tokenizer_of(file).encode(arguments.prompt).ids)
         return 0
-    model = given.gguf.with_suffix(".onnx")
+    model = arguments.gguf.with_suffix(".onnx")
     if not model.exists():
         written(file, model)
-    with modelc.load(compiled(model, given.gguf.with_suffix(".modelc")), threads=given.threads) as package:
+    with modelc.load(compiled(model, arguments.gguf.with_suffix(".modelc")), threads=arguments.threads) as package:
         runs = {"modelc": with_modelc(package)}
-        if given.bench or given.compare:
+        if arguments.bench or arguments.compare:
             options = ort.SessionOptions()
             options.intra_op_num_threads = package.threads
             runs["ONNX Runtime"] = with_onnxruntime(ort.InferenceSession(str(model), options))
-        if given.bench:
+        if arguments.bench:
             bench(runs)
             return 0
         tokenizer = tokenizer_of(file)
-        prompt = tokenizer.encode(given.prompt).ids
-        print(given.prompt, end="", flush=True)
-        stream(tokenizer, islice(generated(runs["modelc"], prompt), given.tokens), end)
-        if given.compare:
-            ours, theirs = (list(islice(generated(run, prompt), given.tokens)) for run in runs.values())
+        prompt = tokenizer.encode(arguments.prompt).ids
+        print(arguments.prompt, end="", flush=True)
+        stream(tokenizer, islice(generated(runs["modelc"], prompt), arguments.tokens), end)
+        if arguments.compare:
+            ours, theirs = (list(islice(generated(run, prompt), arguments.tokens)) for run in runs.values())
             same = ours == theirs
             print(f"{len(ours)} tokens, {'the same as' if same else 'others than'} ONNX Runtime's", file=sys.stderr)
             return 0 if same else 1

@@ -44,8 +44,8 @@ class Sizes:
         """The weights by name: matrices as they are multiplied from the right."""
         shapes: dict[str, tuple[int, ...]] = {"embedding": (self.vocabulary, self.width), "norm": (self.width,)}
         for k in range(self.layers):
-            own = {"q": self.width, "k": self.kv_heads * self.head, "v": self.kv_heads * self.head, "o": self.width}
-            shapes |= {f"{k}.{name}": (self.width, n) for name, n in own.items()}
+            columns = {"q": self.width, "k": self.kv_heads * self.head, "v": self.kv_heads * self.head, "o": self.width}
+            shapes |= {f"{k}.{name}": (self.width, n) for name, n in columns.items()}
             shapes |= {f"{k}.{name}": (self.width, self.inner) for name in ("gate", "up")}
             shapes |= {f"{k}.down": (self.inner, self.width)}
             shapes |= {f"{k}.{name}": (self.width,) for name in ("before_attention", "before_inner")}

@@ -126,7 +126,7 @@ def _print_package(package: dict[str, Any]) -> None:
         if one["length"]:
             say(f"  size          {one['name']}: {range_text(numbers)}, how long caches are before a run")
             continue
-        matter = ", ".join(map(str, one["matter"])) or f"{one['usual']}, a quarter of the most"
+        matter = ", ".join(map(str, one["matter"])) or f"{one['usual']}, a quarter of the most, small and large ones"
         say(f"  size          {one['name']}: {range_text(numbers)}, by the inputs of each run; schedules for {matter}")
     computes = ", ".join(f"{count} in {dtype}" for dtype, count in package["dtypes"].items())
     say(f"  kernels       {package['kernels']} distinct, {package['steps']} steps ({computes})")

@@ -53,13 +53,14 @@ class AnySize:
     samples: tuple[Sizes, ...]
 
     def __str__(self) -> str:
-        """`batch 1..32, height 32..640 in steps of 32, with schedules for batch=8, height=160`."""
+        """`batch 1..32, height 32..640 in steps of 32, with schedules for batch=8, height=160`, and of which others."""
         bounds = ", ".join(
             f"{name} {s.least * s.unit}..{s.most * s.unit}" + f" in steps of {s.unit}" * (s.unit > 1)
             for name, s in zip(self.names, self.free, strict=True)
         )
         named = [replace(s, name=name) for name, s in zip(self.names, self.free, strict=True)]
-        return f"{bounds}, with schedules for {said_mattering(named)}"
+        others = "" if self.mattering else ", small and large sizes"
+        return f"{bounds}, with schedules for {said_mattering(named)}{others}"
 
     @cached_property
     def sizes(self) -> tuple[Size, ...]:
@@ -113,8 +114,7 @@ class AnySize:
 
     @property
     def mattering(self) -> tuple[Sizes, ...]:
-        """The runs that matter most, as a user said: a schedule is chosen by its price in them. None: the samples say
-        which."""
+        """The runs that matter most, as a user said; none where nobody did."""
         return mattering(self.free)
 
     @property

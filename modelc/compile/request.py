@@ -53,8 +53,8 @@ class Request:
         "package for every size from the one to the other, in steps of S; what follows @ are sizes that matter most.",
         "NAME=N|M...|A..B[:S][@N,...]",
         doc='Numbers for free dimensions by their names, `{"batch": 8}`; each of several numbers makes a variant. A '
-        "range is for a package of any size in it: `range(1, 513)`, `range(32, 1281, 32)`; or the text of the command "
-        'line, `"1..512@16,128"`, with the sizes that matter most, for which schedules are chosen.',
+        "range leaves the dimension open: `range(1, 513)`, `range(32, 1281, 32)`, or the text of the command line, "
+        '`"1..512@16,128"`. Schedules are chosen by their times at the sizes behind @.',
         several=True,
         read=pairs("NAME=16 once for each name, or NAME=16|32 for several variants, whole numbers below 2^31", sizes),
         yaml="model",

@@ -17,6 +17,7 @@ from modelc.compile.publish import WrongByFiltering
 from modelc.database.whole import gains
 from modelc.ir.program import Program
 from modelc.ir.sizes import Sizes
+from modelc.package.runs import mattering
 from modelc.package.spec import FreeSize, PackageSpec
 from modelc.plan.program import Compiled
 from modelc.space.any_size import ranked_at_all_sizes
@@ -55,8 +56,9 @@ class MadeAtSizes:
 
 
 def timed_sizes(free: Sequence[FreeSize]) -> tuple[Sizes, ...]:
-    """The sizes at which kernels are timed: a small, a middle and a large one of each dimension."""
-    runs = [{s.name: round(s.least ** (1 - part) * s.most**part) for s in free} for part in QUARTERS]
+    """The sizes at which kernels are timed: those that matter most, where a user has said which; else a small, a middle
+    and a large one of each dimension."""
+    runs = mattering(free) or [{s.name: round(s.least ** (1 - part) * s.most**part) for s in free} for part in QUARTERS]
     return tuple({tuple(run.values()): run for run in runs}.values())
 
 

@@ -64,11 +64,11 @@ def bench(
         progress: Is told what is timed, `progress(stage, text)`; an exception from it ends the call.
         peak: Whether it is also timed what this machine's units reach by themselves.
         inputs: Arrays by name, in the variant that takes them. Default: drawn, in the first variant.
-        dims: Of a package for any size, the sizes that inputs are drawn for, `{"seq": 20}`. Default: the
-            first of those that matter (compile --dim seq=1..512@16), or a quarter of the most.
+        dims: Sizes of the drawn inputs by the names of free dimensions, `{"seq": 20}`. Default: the first size behind
+            @ (compile --dim seq=1..512@16), or a quarter of the most.
 
     Returns:
-        A dictionary. `sizes`: those of a package for any size. `engines`: milliseconds of each (median_ms, p10_ms,
+        A dictionary. `sizes`: the free dimensions in these runs. `engines`: milliseconds of each (median_ms, p10_ms,
         p90_ms), and the number of runs. `ratio`: each engine's time over the package's, the median of neighbouring
         slices; above 1 the package is faster. `noise`: the spread and the drift of a fixed loop by turns with them.
         With `peak` also `peak_gflops` by dtype, and `peak_share`: the package's share of that peak.

@@ -33,16 +33,16 @@ def profile(
         threads: On how many threads it runs.
         repeat: How many runs are timed, after one to warm up.
         inputs: Arrays by name, in the variant that takes them. Default: drawn, in the first variant.
-        dims: Of a package for any size, the sizes that inputs are drawn for, `{"seq": 20}`. Default: the
-            first of those that matter (compile --dim seq=1..512@16), or a quarter of the most.
+        dims: Sizes of the drawn inputs by the names of free dimensions, `{"seq": 20}`. Default: the first size behind
+            @ (compile --dim seq=1..512@16), or a quarter of the most.
 
     Returns:
-        A dictionary. `sizes`: those of a package for any size. `total_us`: microseconds of a run in kernels. `kernels`:
-        a row for each, in order of execution, with its ONNX `nodes`, `us` of all its calls in a run (the median of
-        `repeat` runs; p10_us, p90_us), `share` of the run, `flops`, `bytes`, `gflops`, and `peak_share` of this
-        machine's vector peak for its dtype (float32's where none was measured). `operators`: sums of kernels, longest
-        first. `noise`: the spread and the drift of a fixed loop between the runs. `peak_gflops`: of a core, by dtype.
-        Kernels in branches not taken have 0.
+        A dictionary. `sizes`: the free dimensions in these runs. `total_us`: microseconds of a run in kernels.
+        `kernels`: a row for each, in order of execution, with its ONNX `nodes`, `us` of all its calls in a run (the
+        median of `repeat` runs; p10_us, p90_us), `share` of the run, `flops`, `bytes`, `gflops`, and `peak_share` of
+        this machine's vector peak for its dtype (float32's where none was measured). `operators`: sums of kernels,
+        longest first. `noise`: the spread and the drift of a fixed loop between the runs. `peak_gflops`: of a core, by
+        dtype. Kernels in branches not taken have 0.
 
     Raises:
         InputError: Inputs do not fit the package.
