@@ -251,7 +251,7 @@ def test_a_second_interrupt_ends_what_tuning_makes_of_the_first(tmp_path: Path, 
     flags = ["--shape", "x=1,3,20,24", "--budget", "8", "--no-database", "-o", "t"]
     there = hold.with_name("there")
     hold.unlink()
-    with modelc(tmp_path, "tune", small.model(), *flags, until="finals") as process:
+    with modelc(tmp_path, "tune", small.model(), *flags, until="compare") as process:
         hold.touch()
         process.send_signal(signal.SIGINT)
         time.sleep(SAME + 0.1)

@@ -34,7 +34,7 @@ def modelc(
     ) as process:
         assert process.stderr is not None
         while until and not process.stderr.readline().startswith(until):
-            assert process.poll() is None
+            assert process.poll() is None, process.stderr.read()
         try:
             yield process
         finally:
