@@ -5,6 +5,7 @@ A number is tried as
     a * ((s + b) // c) + d        of one Size: what windows, strides and shifts make of an extent; of
                                   another known number: tiles along it
     e * f, e + f + d              of two such numbers, of the same Size or of several: strides, elements, offsets
+    e % c + d                     what is left of it
 
 and holds where all samples agree. What is explained is a conjecture: verification at other sizes decides.
 """
@@ -58,7 +59,8 @@ class Explained:
         if len(set(values)) == 1:
             return values[0]
         if values not in self.numbers and self.refused.get(values) != len(self.numbers):
-            expr = self._simple(values) or self._product(values) or self._sum(values) or self._of_number(values)
+            expr = self._simple(values) or self._product(values) or self._sum(values)
+            expr = expr or self._of_number(values) or self._left(values)
             if expr is not None:
                 self.numbers[values] = sized(expr)
             else:
@@ -146,6 +148,14 @@ class Explained:
                     other = expr_of(self.numbers[left])
                 if other is not None:
                     return op("add", op("mul", expr_of(known), scale), other)
+        return None
+
+    def _left(self, values: Values) -> Expr | None:
+        """What is left of a known number that is divided, and a constant."""
+        for c in STEPS:
+            for at, number in self.numbers.items():
+                if len({n - k % c for n, k in zip(values, at, strict=True)}) == 1:
+                    return op("add", op("mod", expr_of(number), c), values[0] - at[0] % c)
         return None
 
 

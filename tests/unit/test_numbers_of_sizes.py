@@ -114,6 +114,14 @@ def test_tiles_along_a_known_extent_are_explained() -> None:
     assert [at(tiles, {"s": s}) for s in (1, 2, 7, 100)] == [16, 23, 58, 807]
 
 
+def test_what_parts_leave_of_a_known_extent_is_explained() -> None:
+    samples = tuple({"s": s, "t": t} for s, t in ((31, 11), (32, 11), (37, 11), (31, 12), (31, 17), (33, 13)))
+    explained = Explained((S, T), samples)
+    explained.number(tuple(run["s"] * run["t"] for run in samples))
+    left = explained.number(tuple(run["s"] * run["t"] % 32 + 8 for run in samples))
+    assert [at(left, {"s": s, "t": t}) for s, t in ((1, 2), (200, 40), (64, 7), (13, 9))] == [10, 8, 8, 29]
+
+
 def test_limits_are_exact_where_intervals_say_no_sign() -> None:
     s = sized(Size("s", 1, 20))
     trips = (s - s // 5 + 1) // 2
