@@ -32,7 +32,7 @@ from modelc.frontend.onnx import import_model
 from modelc.frontend.steering.specialise import declared_shapes, free_inputs, resized
 from modelc.ir.block import Task
 from modelc.ir.generalise import instance, nest_at
-from modelc.ir.graph import Graph, sized
+from modelc.ir.graph import Graph, Node, sized
 from modelc.ir.program import Program, check_places
 from modelc.ir.sizes import DependsOnSize, Sizes, is_sized, text_of
 from modelc.package import Plan, TensorInfo, run_of, sizes_sentence
@@ -75,6 +75,18 @@ def sharing(graph: Graph, other: Graph) -> Graph:
     return replace(graph, values=values)
 
 
+def worded_as(graph: Graph, other: Graph) -> Graph:
+    """The graph with the other's sentences for people: of branches that cannot be run they name shapes."""
+    refusals = {node.name: node.attrs["refusal"] for node in other.every_node if "refusal" in node.attrs}
+
+    def worded(node: Node) -> Node:
+        bodies = tuple(replace(body, nodes=tuple(map(worded, body.nodes))) for body in node.bodies)
+        attrs = {**node.attrs, "refusal": refusals[node.name]} if node.name in refusals else node.attrs
+        return replace(node, attrs=attrs, bodies=bodies)
+
+    return replace(graph, nodes=tuple(map(worded, graph.nodes)), notes=other.notes) if refusals else graph
+
+
 @dataclass
 class OpenRun(Run):
     """One compilation for any size. `shapes` are those at the samples; `given_inputs` are to verify with, of a size of
@@ -92,7 +104,7 @@ class OpenRun(Run):
             graphs = list[Graph]()
             for shapes, trips in zip(self.shapes, looks, strict=True):
                 graph = import_model(self.model, shapes, self.constants, bounds, trips)
-                graphs.append(sharing(graph, graphs[0]) if graphs else graph)
+                graphs.append(worded_as(sharing(graph, graphs[0]), graphs[0]) if graphs else graph)
             loops = differing(looks)
             refused = {name: why for trips in looks for name, why in trips.refused.items() if name in loops}
             for name, why in refused.items():
@@ -101,7 +113,8 @@ class OpenRun(Run):
                 self.loops = loops
             if self.loops is not None and loops <= self.loops:
                 if len(graphs) == len(self.any_size.samples):
-                    pin_extents(self.any_size, graphs, self.original_at)
+                    pinned = pin_extents(self.any_size, graphs, self.original_at)
+                    self.any_size = replace(self.any_size, pinned=pinned)
                 return graphs
             self.loops = loops | (self.loops or frozenset())
         raise ModelError("which nodes run more often at larger sizes depends on which others are loops")
