@@ -185,10 +185,11 @@ def default_ranges(
     fixed: tuple[Sequence[Shapes], Mapping[str, Sequence[int]], Mapping[str, Given]],
     known: Mapping[str, int] | None = None,
     lengths: Collection[str] = (),
+    growing: Collection[str] = (),
 ) -> dict[str, range]:
     """The ranges of a model's dimensions `open_dims`, where its inputs have the shapes `partly`; shapes, dimensions and
-    constants are `fixed`. `known` are numbers that it is to take, each in its range; `lengths` are of caches that grow.
-    Raises ModelError."""
+    constants are `fixed`. `known` are numbers that it is to take, each in its range; `lengths` are of caches that grow,
+    which are the inputs `growing`. Raises ModelError."""
     shapes, dims, constants = fixed
     places: dict[str, set[int]] = {name: set() for name in open_dims}
     for extents in partly.values():
@@ -198,7 +199,7 @@ def default_ranges(
 
     def graph_at(numbers: Mapping[str, int]) -> Graph:
         given = steered(model, shapes, {**dims, **{name: (n,) for name, n in numbers.items()}}, constants)
-        return import_model(model, given.shapes[0], given.constants)
+        return import_model(model, given.shapes[0], given.constants, growing=growing)
 
     tables = {n for tensor in read_outline(model).graph.initializer for n in tensor.dims}
     several = len(open_dims) > 1

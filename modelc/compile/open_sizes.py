@@ -103,7 +103,7 @@ class OpenRun(Run):
             looks = [Trips(self.loops) for _ in self.shapes]
             graphs = list[Graph]()
             for shapes, trips in zip(self.shapes, looks, strict=True):
-                graph = import_model(self.model, shapes, self.constants, bounds, trips)
+                graph = import_model(self.model, shapes, self.constants, bounds, trips, self.growing)
                 graphs.append(worded_as(sharing(graph, graphs[0]), graphs[0]) if graphs else graph)
             loops = differing(looks)
             refused = {name: why for trips in looks for name, why in trips.refused.items() if name in loops}
@@ -122,7 +122,7 @@ class OpenRun(Run):
     def original_at(self, run: Sizes) -> Graph:
         """The model as it is imported in a run."""
         trips, bounds = Trips(self.loops or frozenset()), self.config.inputs.bounds
-        return import_model(self.model, self.shapes_at(run), self.constants, bounds, trips)
+        return import_model(self.model, self.shapes_at(run), self.constants, bounds, trips, self.growing)
 
     @property
     def opened(self) -> Mapping[str, Open]:
