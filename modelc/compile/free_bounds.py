@@ -66,17 +66,21 @@ class Bounds:
     tried: dict[tuple[int, ...], Taken | None] = field(default_factory=dict)
     refused: str = ""  # why the model did not take the first sizes that were tried
 
-    def taken(self, numbers: Mapping[str, int]) -> Taken | None:
-        """What the model is at these numbers; None where it does not take them, or where that is too much memory."""
+    def looked_at(self, numbers: Mapping[str, int]) -> Taken | None:
+        """What the model is at these numbers, however much memory that is; None where it does not take them."""
         key = tuple(numbers[name] for name in self.open_dims)
         if key not in self.tried:
             try:
-                taken = Taken.of(self.graph_at(numbers))
-                self.tried[key] = taken if taken.bytes <= ROOM else None
+                self.tried[key] = Taken.of(self.graph_at(numbers))
             except ModelError as wrong:
                 self.refused = self.refused or str(wrong)
                 self.tried[key] = None
         return self.tried[key]
+
+    def taken(self, numbers: Mapping[str, int]) -> Taken | None:
+        """What the model is at these numbers; None where it does not take them, or where that is too much memory."""
+        looked_at = self.looked_at(numbers)
+        return looked_at if looked_at is not None and looked_at.bytes <= ROOM else None
 
     def ranges(self) -> dict[str, range]:
         """The range of each dimension. Raises ModelError where none of the sizes that were tried is taken."""
@@ -125,7 +129,9 @@ class Bounds:
         if least == number:
             least = _farthest(number, max(_smallest(step, number), default=number), step, takes)
         if most == number:
-            most = _farthest(number, min(self._largest(step, number), default=number), step, takes)
+            above = min(self._largest(step, number), default=number)
+            refused = self.looked_at({**base, name: above}) is None  # and not for its memory
+            most = _farthest(number, above, step, takes) if refused else number
         if most < WIDE * least:  # the usual size is the least, and has to be like others
             alike = partial(self._alike, base, name)
             least, most = (_farthest(number, end, step, alike) for end in (least, most))
