@@ -2,8 +2,8 @@
 
 The model is imported at sizes that are tried, for an import refuses what does not fit: a table of positions that ends,
 a map that is added to one of another size. The most of a dimension is the largest that is taken, among powers of two
-and the lengths of the model's own tables; the least and the step are the smallest. Where none of them is, what is taken
-ends between two of them. At all sizes the same branches can be run.
+and the lengths of the model's own tables; the least and the step are the smallest. Where some branch of an If cannot be
+run, the bounds are those of sizes at which that is so.
 """
 
 from __future__ import annotations
@@ -66,21 +66,17 @@ class Bounds:
     tried: dict[tuple[int, ...], Taken | None] = field(default_factory=dict)
     refused: str = ""  # why the model did not take the first sizes that were tried
 
-    def looked_at(self, numbers: Mapping[str, int]) -> Taken | None:
-        """What the model is at these numbers, however much memory that is; None where it does not take them."""
+    def taken(self, numbers: Mapping[str, int]) -> Taken | None:
+        """What the model is at these numbers; None where it does not take them, or where that is too much memory."""
         key = tuple(numbers[name] for name in self.open_dims)
         if key not in self.tried:
             try:
-                self.tried[key] = Taken.of(self.graph_at(numbers))
+                taken = Taken.of(self.graph_at(numbers))
+                self.tried[key] = taken if taken.bytes <= ROOM else None
             except ModelError as wrong:
                 self.refused = self.refused or str(wrong)
                 self.tried[key] = None
         return self.tried[key]
-
-    def taken(self, numbers: Mapping[str, int]) -> Taken | None:
-        """What the model is at these numbers; None where it does not take them, or where that is too much memory."""
-        looked_at = self.looked_at(numbers)
-        return looked_at if looked_at is not None and looked_at.bytes <= ROOM else None
 
     def ranges(self) -> dict[str, range]:
         """The range of each dimension. Raises ModelError where none of the sizes that were tried is taken."""
@@ -126,15 +122,17 @@ class Bounds:
         if name in self.lengths:
             least, step = 0, 1
         most = next(filter(takes, self._largest(step, number)), number)
-        if least == number:
-            least = _farthest(number, max(_smallest(step, number), default=number), step, takes)
-        if most == number:
-            above = min(self._largest(step, number), default=number)
-            refused = self.looked_at({**base, name: above}) is None  # and not for its memory
-            most = _farthest(number, above, step, takes) if refused else number
-        if most < WIDE * least:  # the usual size is the least, and has to be like others
-            alike = partial(self._alike, base, name)
-            least, most = (_farthest(number, end, step, alike) for end in (least, most))
+        usual = self.taken(base)
+        if usual is not None and usual.branches:
+            below, above = (
+                max(_smallest(step, number), default=number),
+                min(self._largest(step, number), default=number),
+            )
+            least = _farthest(number, below, step, takes) if least == number else least
+            most = _farthest(number, above, step, takes) if most == number else most
+            if most < WIDE * least:  # the usual size is the least, and has to be like others
+                alike = partial(self._alike, base, name)
+                least, most = (_farthest(number, end, step, alike) for end in (least, most))
         return range(least, most + 1, step)
 
     def _largest(self, step: int, number: int) -> Iterator[int]:
