@@ -47,7 +47,7 @@ class Taken:
         places = ((name, axis, n) for name, value in graph.every_value.items() for axis, n in enumerate(value.shape))
         return cls(
             sum(computed[:2]),
-            frozenset((node.name, int(node.attrs["only"])) for node in graph.every_node if "only" in node.attrs),
+            graph.single_branches,
             frozenset((name, axis) for name, axis, n in places if n == 1),
         )
 

@@ -87,6 +87,16 @@ def worded_as(graph: Graph, other: Graph) -> Graph:
     return replace(graph, nodes=tuple(map(worded, graph.nodes)), notes=other.notes) if refusals else graph
 
 
+def check_branches(graphs: Sequence[Graph], runs: Sequence[Sizes]) -> None:
+    """Raises ModelError where a branch of an If can be run at one of the sizes of `runs`, and not at another."""
+    for graph, run in zip(graphs, runs, strict=False):
+        if differing := sorted(graph.single_branches ^ graphs[0].single_branches):
+            raise ModelError(
+                f"node {differing[0][0]!r} (If): at {sizes_sentence(run)} other branches can be run than at "
+                f"{sizes_sentence(runs[0])}; give a range in which the same can, with --dim NAME=A..B"
+            )
+
+
 @dataclass
 class OpenRun(Run):
     """One compilation for any size. `shapes` are those at the samples; `given_inputs` are to verify with, of a size of
@@ -105,6 +115,7 @@ class OpenRun(Run):
             for shapes, trips in zip(self.shapes, looks, strict=True):
                 graph = import_model(self.model, shapes, self.constants, bounds, trips, self.growing)
                 graphs.append(worded_as(sharing(graph, graphs[0]), graphs[0]) if graphs else graph)
+            check_branches(graphs, [*map(self.any_size.dims, self.any_size.samples)])
             loops = differing(looks)
             refused = {name: why for trips in looks for name, why in trips.refused.items() if name in loops}
             for name, why in refused.items():

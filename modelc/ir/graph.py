@@ -154,6 +154,11 @@ class Graph:
                 yield from body.every_node
 
     @property
+    def single_branches(self) -> frozenset[tuple[str, int]]:
+        """The Ifs of which one branch alone can be run, and whether it is the one for true."""
+        return frozenset((node.name, int(node.attrs["only"])) for node in self.every_node if "only" in node.attrs)
+
+    @property
     def every_value(self) -> dict[str, Value]:
         """The values, and those of bodies."""
         bodies = (body for node in self.every_node for body in node.bodies)

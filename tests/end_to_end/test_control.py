@@ -247,6 +247,10 @@ def test_a_package_takes_the_sizes_at_which_the_same_branches_run(tmp_path) -> N
             agree(loaded.run(feed), session.run(None, feed))
         with pytest.raises(LoadedError, match=r"'choose' \(If\): its else_branch cannot be run with these shapes"):
             loaded.run({**feed, "rate": np.array(8)})
+    with pytest.raises(
+        ModelError, match=r"'choose' \(If\): at samples=.* other branches can be run than at samples=17"
+    ):
+        modelc.compile(path, output=tmp_path / "q", dims={"samples": "16..47"})
 
 
 def test_what_one_branch_lacks_is_said(tmp_path) -> None:
