@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.ir.expr import Const, Expr, Size, op
-from modelc.ir.sizes import Sizes, expr_of, sized
+from modelc.ir.sizes import Sizes, at, expr_of, sized
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 100, 128, 160, 200, 256, 320, 400, 512, 640)
 UNUSUAL = (7, 9, 14, 18)  # of Winograd's tiles alone
@@ -48,6 +48,14 @@ class Explained:
     def __post_init__(self) -> None:
         for size in self.sizes:
             self.numbers.setdefault(tuple(run[size.name] for run in self.samples), sized(size))
+
+    @classmethod
+    def knowing(cls, numbers: Sequence[int], sizes: tuple[Size, ...], samples: tuple[Sizes, ...]) -> Explained:
+        """What is known at the samples where these numbers are."""
+        explained = cls(sizes, samples)
+        for number in numbers:
+            explained.numbers.setdefault(tuple(at(number, run) for run in samples), number)
+        return explained
 
     def of(self, places: Sequence[int]) -> Explained:
         """What some of the samples say."""
@@ -95,9 +103,9 @@ class Explained:
 
     def _quotient(self, numbers: Iterable[tuple[Expr, Values]], values: Values) -> Expr | None:
         """A quotient of one of these numbers, of which each is what it is at the samples."""
-        for number, at in numbers:
+        for number, known in numbers:
             by_number: dict[int, int] = {}
-            if all(by_number.setdefault(n, value) == value for n, value in zip(at, values, strict=True)):
+            if all(by_number.setdefault(n, value) == value for n, value in zip(known, values, strict=True)):
                 fits = quotients(by_number, 1)
                 if fits:
                     return fits[0].of(number)
