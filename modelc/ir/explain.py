@@ -161,9 +161,9 @@ class Explained:
     def _left(self, values: Values) -> Expr | None:
         """What is left of a known number that is divided, and a constant."""
         for c in STEPS:
-            for at, number in self.numbers.items():
-                if len({n - k % c for n, k in zip(values, at, strict=True)}) == 1:
-                    return op("add", op("mod", expr_of(number), c), values[0] - at[0] % c)
+            for key, number in self.numbers.items():
+                if len({n - k % c for n, k in zip(values, key, strict=True)}) == 1:
+                    return op("add", op("mod", expr_of(number), c), values[0] - key[0] % c)
         return None
 
 
