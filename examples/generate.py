@@ -8,7 +8,8 @@ and keeps keys and values of all tokens so far: --state 'past_key_values.*=prese
     python scripts/fetch_models.py smollm2
     python examples/generate.py "The capital of France is"
     python examples/generate.py --compare "Once upon a time"      the same text as ONNX Runtime's?
-    python examples/generate.py --bench                           tokens a second of both, by the cache's length
+    python examples/generate.py --bench                           tokens a second beside ONNX Runtime, and llama.cpp
+                                                                  where llama-cpp-python is installed
 
     python examples/generate.py --encode "Once upon a time"       numbers of tokens, for examples/c/generate.c
     python examples/generate.py --decode < NUMBERS                the text of such numbers
@@ -17,9 +18,11 @@ and keeps keys and values of all tokens so far: --state 'past_key_values.*=prese
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -119,6 +122,30 @@ def with_onnxruntime(session: ort.InferenceSession) -> Run:
     return run
 
 
+def with_llama_cpp(gguf: Path, threads: int) -> Run:
+    """llama.cpp with the same weights, which it widens to float32."""
+    import llama_cpp
+
+    logging.getLogger("llama-cpp-python").setLevel(logging.ERROR)
+    wide = gguf.with_suffix(".f32.gguf")
+    if not wide.exists():
+        wanted = llama_cpp.llama_model_quantize_default_params()
+        wanted.ftype, wanted.allow_requantize = llama_cpp.LLAMA_FTYPE_ALL_F32, True
+        if llama_cpp.llama_model_quantize(str(gguf).encode(), str(wide).encode(), wanted):
+            raise SystemExit(f"llama.cpp does not widen {gguf}")
+    many = {"n_threads": threads, "n_threads_batch": threads}
+    model = llama_cpp.Llama(str(wide), n_ctx=CHUNK + CACHE, n_batch=CHUNK, verbose=False, **many)
+
+    def run(tokens: list[int], past: int) -> Array:
+        if not past:
+            model.reset()
+        model.eval(tokens)
+        logits = llama_cpp.llama_get_logits_ith(model.ctx, -1)
+        return np.ctypeslib.as_array(logits, (model.n_vocab(),)).copy()
+
+    return run
+
+
 def generated(run: Run, prompt: list[int]) -> Iterator[int]:
     """The likeliest token behind the prompt, the likeliest behind that, and so on."""
     past, new = 0, prompt
@@ -181,7 +208,8 @@ def bench(runs: dict[str, Run]) -> None:
         rates = [[rate(run, length) for run in runs.values()] for _ in range(ROUNDS)]
         medians = np.median(rates, axis=0)
         figures = ", ".join(f"{name} {n:.1f}" for name, n in zip(runs, medians, strict=True))
-        print(f"cache of {length}: {figures} tokens a second; {medians[0] / medians[1]:.2f} times as fast", flush=True)
+        ratios = ", ".join(f"{medians[0] / n:.2f}" for n in medians[1:])
+        print(f"cache of {length}: {figures} tokens a second; {ratios} times as fast", flush=True)
 
 
 def main() -> int:
@@ -191,7 +219,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=200, help="how many at most (default: 200)")
     parser.add_argument("--threads", type=int, default=None, help="default: those that modelc takes by itself")
     parser.add_argument("--compare", action="store_true", help="whether ONNX Runtime writes the same")
-    parser.add_argument("--bench", action="store_true", help="tokens a second beside ONNX Runtime")
+    parser.add_argument("--bench", action="store_true", help="tokens a second beside ONNX Runtime and llama.cpp")
     parser.add_argument("--encode", action="store_true", help="print the numbers of the prompt's tokens")
     parser.add_argument("--decode", action="store_true", help="print the text of numbers of tokens, while they come")
     arguments = parser.parse_args()
@@ -215,6 +243,8 @@ def main() -> int:
             options.intra_op_num_threads = package.threads
             runs["ONNX Runtime"] = with_onnxruntime(ort.InferenceSession(str(model), options))
         if arguments.bench:
+            if find_spec("llama_cpp") is not None:
+                runs["llama.cpp"] = with_llama_cpp(arguments.gguf, package.threads)
             bench(runs)
             return 0
         tokenizer = tokenizer_of(file)
