@@ -11,7 +11,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
@@ -46,11 +46,13 @@ AROUND = (1, 6)  # other samples lie so far from the usual size, at a third more
 @dataclass(frozen=True)
 class AnySize:
     """The free dimensions of a model's inputs by name, `free` as the package has them, and the `samples`: sizes that
-    the model is looked at, the usual ones first."""
+    the model is looked at, the usual ones first. `numbers` are those that an expression is known of, by what they are
+    at the samples."""
 
     names: tuple[str, ...]
     free: tuple[FreeSize, ...]
     samples: tuple[Sizes, ...]
+    numbers: dict[tuple[int, ...], int] = field(default_factory=dict, compare=False)
 
     def __str__(self) -> str:
         """`batch 1..32, height 32..640 in steps of 32, with schedules for batch=8, height=160`, and of which others."""
@@ -69,7 +71,7 @@ class AnySize:
     @cached_property
     def explained(self) -> Explained:
         """What is known of numbers at the samples."""
-        return Explained(self.sizes, self.samples)
+        return Explained(self.sizes, self.samples, self.numbers)
 
     @cached_property
     def explained_tasks(self) -> Explained:
