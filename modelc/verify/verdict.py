@@ -47,7 +47,7 @@ from modelc.verify.kernels.blueprint import Blueprint
 from modelc.verify.kernels.calls import Row, calls_of, rows_of, uses_by_step
 from modelc.verify.kernels.imported import taken_over
 from modelc.verify.kernels.judge import Judge
-from modelc.verify.kernels.reading import BOTH_RIGHT, UNEXPLAINED, Explanation
+from modelc.verify.kernels.reading import BOTH_RIGHT, Explanation
 from modelc.verify.kernels.samples import EFFORTS, Effort
 from modelc.verify.narrow import narrow_outputs
 from modelc.verify.pieces import Limits, Written
@@ -288,7 +288,7 @@ class _Inside:
                 return BOTH_RIGHT
             if name in assembled:
                 near = distance(assembled[name][1], theirs, limits.rtol, limits.atol)
-                return BOTH_RIGHT if near.passed else UNEXPLAINED
+                return BOTH_RIGHT if near.passed else Explanation(self.judge.right, None)
             return self.judge.explains(name, theirs, whole=departs or bool(self.judge.doubted))
 
         ordinary = 0.0 if self.judge.doubted else whole.ordinary(self.number)  # of a doubt pieces decide

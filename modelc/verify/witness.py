@@ -146,7 +146,7 @@ def _decisions(
         return [engine.run(moved_by(MOVED * limits.rtol, fed, seed)) for seed in range(MOVES)]
 
     def moves(piece: Piece, explained: Explanation) -> bool:
-        return piece.may_move(explained) and piece.moves_as_far([run[piece.name] for run in moved_runs()])
+        return piece.may_move(explained) and piece.moves_as_far([run[piece.name] for run in moved_runs()], explained)
 
     def moves_by_little(piece: Piece, explained: Explanation) -> bool:
         if piece.theirs.dtype.kind != "f" or not piece.may_move(explained):

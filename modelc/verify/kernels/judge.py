@@ -54,7 +54,7 @@ FEW = Effort(
 )  # of later runs, and of a kernel that was judged in another place
 FEWEST = replace(FEW, positions=1, samples=1 << 9, operands=1 << 14)  # where time is over
 MOST_DEPARTING = 1 << 9  # numbers that stand for a value which is near in the whole model
-DEPARTING = 1 << 12  # numbers that depart from another engine's, which are judged at a time
+DEPARTING = 1 << 12  # numbers that depart from another engine's, which are judged: the farthest, and as many others
 LEAST_WORK = 1.2e7  # that all kernels of a package may take, however few they are
 JUDGED_RUNS = 2  # in which kernels are judged while there is time; in later ones for half of it
 SOME_CHANNELS = 16  # are looked at in the second run beside those that never varied in the first, and of equal kernels
@@ -276,17 +276,19 @@ class Judge:
 
     def explains(self, name: str, theirs: Array, whole: bool = True) -> Explanation:
         """What is known of the elements of a value of the last run that depart from `theirs`, another engine's, beyond
-        roundoff: of the `whole` value, or of those that depart most."""
+        roundoff: of those of the `whole` value, or of a few; where there are many, of those that depart most and of
+        some of the others."""
         call, buffer = self._writers[name]
         ours = in_model(self._given[name], self.blueprint.graph.values[name], self.blueprint.graph)
         if ours is None or any(n < m for n, m in zip(ours.shape, theirs.shape, strict=True)):
             return UNEXPLAINED
         ours = ours[tuple(slice(m) for m in theirs.shape)]
         departing = np.flatnonzero(unsettled(ours, theirs))
-        if not whole and departing.size > MOST_DEPARTING:
-            apart = differences(ours.reshape(-1)[departing], theirs.reshape(-1)[departing])
-            departing = np.sort(departing[np.argpartition(apart, -MOST_DEPARTING)[-MOST_DEPARTING:]])
-        pieces = [departing[k : k + DEPARTING] for k in range(0, departing.size, DEPARTING)]
+        apart = differences(ours.reshape(-1)[departing], theirs.reshape(-1)[departing])
+        departing = departing[np.argsort(-apart, kind="stable")]  # the farthest first
+        most = DEPARTING if whole else MOST_DEPARTING
+        others = departing[most :: max(1, departing.size // most)][: most * whole]
+        pieces = [np.sort(piece) for piece in (departing[:most], others) if piece.size]
         indices = [np.unravel_index(piece, theirs.shape) if theirs.shape else () for piece in pieces]
         with np.errstate(all="ignore"):
             if not all(self._is_computed(call, buffer, index) for index in indices):
@@ -328,6 +330,11 @@ class Judge:
                 if name in self.blueprint.graph.values and name not in confirmed:
                     return f"kernel {report.kernel} could not be judged: {reason}"
         return ""
+
+    @property
+    def right(self) -> bool:
+        """Whether every kernel was judged, and is right."""
+        return all(report.passed and not report.unjudged for report in self.reports.values())
 
     @property
     def doubted(self) -> frozenset[str]:
