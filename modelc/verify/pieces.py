@@ -172,8 +172,8 @@ class Piece:
 
 
 def moves_as_far(ours: Array, theirs: Array, moved: Sequence[Array], mean_alone: bool = False) -> bool:
-    """Whether another engine's numbers for inputs that are `moved` are as far from its own as ours are: in the root mean
-    square, and in the element that is farthest off unless `mean_alone` is asked."""
+    """Whether another engine's numbers for inputs that are `moved` are as far from its own as ours are: in the root
+    mean square, and in the element that is farthest off unless `mean_alone` is asked."""
     rms, largest = (max(distances) for distances in zip(*(_apart(array, theirs) for array in moved), strict=True))
     our_rms, our_largest = _apart(ours, theirs)
     return bool(our_rms <= MOST_MOVES * rms and (mean_alone or our_largest <= MOST_MOVES * largest))

@@ -119,9 +119,11 @@ def verify_outputs(
         uses, indices = read_uses(model), list[Arrays]()
         indexing = index_inputs(uses)
         going = _Going(say, _expected(read, given, drawn_for if feeds is not given else (), samples))
-        variants = dict[int, None]()
+        variants, latest = dict[int, None](), -1
         for number, feed in feeds:
-            variants[number] = None
+            if inside and variants and number != latest:
+                inside[latest].release()
+            variants[number], latest = None, number
             fed = wanted.feed({**feed, **carried.before(number)}, compared)
             compared += 1
             within = inside[number] if inside else None
@@ -262,6 +264,11 @@ class _Inside:
         for row in self.unseen:
             self.judge.not_run(row.use, row.buffer)
         self.outputs = outputs
+
+    def release(self) -> None:
+        """Forgets the last run, as one of another variant follows."""
+        self.judge.release()
+        self.outputs, self.unseen = {}, ()
 
     def witnessed(self, model: Path, feed: Arrays, whole: Whole, departs: bool) -> Witnessed:
         """Every kernel of the last run against ONNX Runtime's piece; where an output `departs`, in the whole too. An
