@@ -3,6 +3,8 @@ their values at some sizes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -145,6 +147,8 @@ def test_extents_are_pinned_down_by_further_imports() -> None:
     pin_extents(any_size, graphs, graph_at)
     number = any_size.explained.number(tuple(graph.values["y"].shape[0] for graph in graphs))
     assert all(at(number, {"s": n}) == (n + 3) // 8 for n in range(8, 4097)) and 0 < len(looked_at) < 8
+    with_growth = replace(any_size, free=any_size.free)  # as where the lengths of caches are known
+    assert with_growth.explained.number(tuple(graph.values["y"].shape[0] for graph in graphs)) == number
 
 
 def test_what_no_expression_gives_is_said() -> None:
