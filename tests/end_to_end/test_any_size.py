@@ -86,6 +86,13 @@ def test_a_package_takes_every_size(made: Made, case: str) -> None:
     assert any(step.error_bound for step in plan.steps) == ("pictures" in str(package))  # Winograd's rule
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_the_best_schedule_holds_at_every_size(case: str, tmp_path: Path) -> None:
+    make, dims, _ = CASES[case]
+    made = modelc.compile(make(tmp_path / "model.onnx"), output=tmp_path / "any.modelc", dims=dims, verify=False)
+    assert made.kernels and made.rejected == 0
+
+
 @pytest.mark.parametrize("given", [0, 33, 100])
 def test_a_size_out_of_bounds_is_a_sentence(made: Made, given: int) -> None:
     with modelc.load(made("rows")[1]) as opened:

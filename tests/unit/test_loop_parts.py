@@ -23,6 +23,8 @@ def test_parts_cover_every_value_once(within: list[str], tile: int, s: int) -> N
         extent = at(part.extent, {"s": s})
         covered += [start + k * part.step + i for k in range(count) for i in range(extent)]
     assert covered == [*range(s)]
+    narrower = sum(at(part.counts[0], {"s": s}) for part in parts if part.whole)
+    assert at(full, {"s": s}) + narrower + (narrower * (tile - 1) + at(full, {"s": s}) * tile < s) == -(-s // tile)
 
 
 def test_what_is_left_of_unrolled_tiles_is_spread() -> None:

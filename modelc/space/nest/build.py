@@ -7,7 +7,7 @@ not divide split into interior and boundary (Stripe, section 2.3).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import prod
@@ -271,14 +271,8 @@ class _Builder:
         full, parts = rests(*divmod(span.extent, tile), tile, inner[once:])
         var = _unused(Loop(name, level), site.ranges)
         if tag == "parallel":
-            within = replace(site, ranges={**site.ranges, var: most(full) + 1})
-            inside = _unused(Loop(name, level), within.ranges)
-            boundary = tuple(s for part in parts for s in self.part_in_run(within, inside, part))
-            (interior,) = self.part_in_run(site, var, Part((full,), 0, tile, tile, True))
-            if not boundary:
-                return [replace(interior, tag=tag)]
-            both = Branch(op("lt", Var(var), full), interior.body, boundary)
-            return [For(var, (span.extent + tile - 1) // tile, (both,), tag)]
+            count = (span.extent + tile - 1) // tile
+            return [self.parallel_in_run(site, count, [Part((full,), 0, tile, tile, True), *parts])]
         every = site.part == "init" or (site.part == "assign" and bool(site.block.reduction))
         conditions = () if every else site.where
         certain = clipped_in_run(name, full, tile, site.domain, conditions, site.ranges, site.trips)
@@ -287,6 +281,24 @@ class _Builder:
             uncut = larger(0, reduce(smaller, certain))
             interior_parts.append(Part((full - uncut,), uncut * tile, tile, tile, True))
         return [s for part in (*interior_parts, *parts) for s in self.part_in_run(site, var, part)]
+
+    def parallel_in_run(self, site: Site, count: int, parts: Sequence[Part]) -> For:
+        """The site's loop of `count` iterations side by side: each is one of a part of whole tiles, and the last one is
+        all that is left."""
+        loop = self.schedules[site.block.name].order[site.k]
+        var, end = _unused(loop, site.ranges), 0
+        tiles = list[tuple[int, tuple[Stmt, ...]]]()
+        for part in (part for part in parts if part.whole):
+            first, end = end, end + part.counts[0]
+            follows = part._replace(counts=(end,), start=part.start - first * part.step)
+            tiles += ((end, tile.body) for tile in self.part_in_run(site, var, follows))
+        left = [part for part in parts if not part.whole]
+        within = replace(site, ranges={**site.ranges, var: most(count)})
+        inside = _unused(loop, within.ranges)
+        body = tuple[Stmt, ...](s for part in left for s in self.part_in_run(within, inside, part))
+        for end, tile in reversed(tiles):
+            body = (Branch(op("lt", Var(var), end), tile, body),) if body else tile
+        return For(var, count, body, "parallel")
 
     def part_in_run(self, site: Site, var: str, part: Part) -> list[For]:
         """The iterations of a part of the site's loop."""

@@ -22,7 +22,8 @@ class Part(NamedTuple):
 def rests(full: int, left: int, tile: int, within: Sequence[str]) -> tuple[int, list[Part]]:
     """How many of `full` tiles are whole, and what follows them, by the tags of the loops `within` a tile. If these are
     no registers', it is what is `left`, at once. If they are unrolled, it is spread over tiles that are one narrower,
-    for a register tile of few rows waits for its own results. The rest goes in powers of two."""
+    for a register tile of few rows waits for its own results. The rest goes in powers of two; whole tiles, narrower
+    ones and the rest, if there is any, are as many as tiles would be."""
     if not most(left):
         return full, []
     if within[:1] not in (["unroll"], ["vector"]):
