@@ -175,6 +175,17 @@ def test_values_are_compared_in_lots(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert one_by_one.passed and one_by_one.layers == at_once.layers and len(at_once.layers) > 1
 
 
+def test_many_points_are_evaluated_some_after_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = four_products(tmp_path / "m.onnx")
+    package = compiled(model)
+    at_once = modelc.verify(package, model, check="quick")
+    monkeypatch.setattr("modelc.verify.kernels.computed.AT_ONCE", 1 << 14)
+    in_parts = modelc.verify(package, model, check="quick")
+    assert at_once.passed and in_parts.passed
+    assert [k.worst for k in in_parts.kernels] == pytest.approx([k.worst for k in at_once.kernels], rel=1e-6)
+    assert not any(kernel.unjudged for kernel in in_parts.kernels)
+
+
 def test_of_many_departing_elements_the_farthest_and_some_others_are_computed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
