@@ -68,12 +68,7 @@ def _print_model(model: dict[str, Any]) -> None:
             f"where compiling finds no bound of it, add --bound {shlex.quote(unbounded['value'])}=N"
         )
     caches = model["caches"]
-    if caches and not caches["flags"]:
-        say(
-            "  caches that grow, as genai exports them: GroupQueryAttention appends to them at places that seqlens_k "
-            "says, so they stay inputs and outputs"
-        )
-    elif caches:
+    if caches:
         exporter = f", as {caches['convention']} exports them" * bool(caches["convention"])
         say(f"  caches that grow{exporter}: to keep them in the package, add {' '.join(caches['flags'])}")
     if kept := [state["flag"] for state in model["states"] if state["flag"] and not (caches and state["appends"])]:

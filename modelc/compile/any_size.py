@@ -46,13 +46,12 @@ AROUND = (1, 6)  # other samples lie so far from the usual size, at a third more
 @dataclass(frozen=True)
 class AnySize:
     """The free dimensions of a model's inputs by name, `free` as the package has them, and the `samples`: sizes that
-    the model is looked at, the usual ones first. `numbers` are those that an expression is known of, by what they are
-    at the samples."""
+    the model is looked at, the usual ones first. `pinned` are numbers that are known at more of them."""
 
     names: tuple[str, ...]
     free: tuple[FreeSize, ...]
     samples: tuple[Sizes, ...]
-    numbers: dict[tuple[int, ...], int] = field(default_factory=dict, compare=False)
+    pinned: tuple[int, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         """`batch 1..32, height 32..640 in steps of 32, with schedules for batch=8, height=160`, and of which others."""
@@ -71,7 +70,7 @@ class AnySize:
     @cached_property
     def explained(self) -> Explained:
         """What is known of numbers at the samples."""
-        return Explained(self.sizes, self.samples, self.numbers)
+        return Explained.knowing(self.pinned, self.sizes, self.samples)
 
     @cached_property
     def explained_tasks(self) -> Explained:
@@ -83,7 +82,7 @@ class AnySize:
             samples.append({s.name: min(first[s.name] + steps[s.name], s.most) for s in self.free})
         samples.append({size.name: size.most for size in self.free})
         distinct = {tuple(run.values()): run for run in samples}
-        return Explained(self.sizes, tuple(distinct.values()))
+        return Explained.knowing(self.pinned, self.sizes, tuple(distinct.values()))
 
     @property
     def usual(self) -> Sizes:
@@ -352,7 +351,8 @@ def _general(samples: Sequence[Program], open_sizes: AnySize) -> tuple[Program, 
         except Unexplained as wrong:
             sentence = sentence or str(wrong)
     raise ModelError(
-        f"what the model computes cannot be said for every size of its inputs: {sentence}; fix dimensions with --dim"
+        f"what the model computes cannot be said for every size of its inputs: {sentence}; give a dimension a "
+        "number, or a range in which one rule holds, with --dim NAME=A..B"
     )
 
 

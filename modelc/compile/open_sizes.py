@@ -32,7 +32,7 @@ from modelc.frontend.onnx import import_model
 from modelc.frontend.steering.specialise import declared_shapes, free_inputs, resized
 from modelc.ir.block import Task
 from modelc.ir.generalise import instance, nest_at
-from modelc.ir.graph import Graph, sized
+from modelc.ir.graph import Graph, Node, sized
 from modelc.ir.program import Program, check_places
 from modelc.ir.sizes import DependsOnSize, Sizes, is_sized, text_of
 from modelc.package import Plan, TensorInfo, run_of, sizes_sentence
@@ -75,6 +75,28 @@ def sharing(graph: Graph, other: Graph) -> Graph:
     return replace(graph, values=values)
 
 
+def worded_as(graph: Graph, other: Graph) -> Graph:
+    """The graph with the other's sentences for people: of branches that cannot be run they name shapes."""
+    refusals = {node.name: node.attrs["refusal"] for node in other.every_node if "refusal" in node.attrs}
+
+    def worded(node: Node) -> Node:
+        bodies = tuple(replace(body, nodes=tuple(map(worded, body.nodes))) for body in node.bodies)
+        attrs = {**node.attrs, "refusal": refusals[node.name]} if node.name in refusals else node.attrs
+        return replace(node, attrs=attrs, bodies=bodies)
+
+    return replace(graph, nodes=tuple(map(worded, graph.nodes)), notes=other.notes) if refusals else graph
+
+
+def check_branches(graphs: Sequence[Graph], runs: Sequence[Sizes]) -> None:
+    """Raises ModelError where a branch of an If can be run at one of the sizes of `runs`, and not at another."""
+    for graph, run in zip(graphs, runs, strict=False):
+        if differing := sorted(graph.single_branches ^ graphs[0].single_branches):
+            raise ModelError(
+                f"node {differing[0][0]!r} (If): at {sizes_sentence(run)} other branches can be run than at "
+                f"{sizes_sentence(runs[0])}; give a range in which the same can, with --dim NAME=A..B"
+            )
+
+
 @dataclass
 class OpenRun(Run):
     """One compilation for any size. `shapes` are those at the samples; `given_inputs` are to verify with, of a size of
@@ -91,8 +113,9 @@ class OpenRun(Run):
             looks = [Trips(self.loops) for _ in self.shapes]
             graphs = list[Graph]()
             for shapes, trips in zip(self.shapes, looks, strict=True):
-                graph = import_model(self.model, shapes, self.constants, bounds, trips)
-                graphs.append(sharing(graph, graphs[0]) if graphs else graph)
+                graph = import_model(self.model, shapes, self.constants, bounds, trips, self.growing)
+                graphs.append(worded_as(sharing(graph, graphs[0]), graphs[0]) if graphs else graph)
+            check_branches(graphs, [*map(self.any_size.dims, self.any_size.samples)])
             loops = differing(looks)
             refused = {name: why for trips in looks for name, why in trips.refused.items() if name in loops}
             for name, why in refused.items():
@@ -101,7 +124,8 @@ class OpenRun(Run):
                 self.loops = loops
             if self.loops is not None and loops <= self.loops:
                 if len(graphs) == len(self.any_size.samples):
-                    pin_extents(self.any_size, graphs, self.original_at)
+                    pinned = pin_extents(self.any_size, graphs, self.original_at)
+                    self.any_size = replace(self.any_size, pinned=pinned)
                 return graphs
             self.loops = loops | (self.loops or frozenset())
         raise ModelError("which nodes run more often at larger sizes depends on which others are loops")
@@ -109,7 +133,7 @@ class OpenRun(Run):
     def original_at(self, run: Sizes) -> Graph:
         """The model as it is imported in a run."""
         trips, bounds = Trips(self.loops or frozenset()), self.config.inputs.bounds
-        return import_model(self.model, self.shapes_at(run), self.constants, bounds, trips)
+        return import_model(self.model, self.shapes_at(run), self.constants, bounds, trips, self.growing)
 
     @property
     def opened(self) -> Mapping[str, Open]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from modelc.compile.any_size import any_size
+from modelc.compile.caches import growing_states
 from modelc.compile.choices import Choices
 from modelc.compile.config import Config
 from modelc.compile.fixed import Inputs
@@ -78,7 +79,8 @@ def left_open(path: Path, wanted: Inputs) -> dict[str, Open]:
         return fixed
     middle = {name: (given[len(given) // 2],) for name, given in ranges.items() if len(given)}
     every = ((), {**wanted.dims, **middle}, wanted.constants)
-    found = default_ranges(path, partly, names, every, lengths=lengths)
+    growing = growing_states(path, wanted.states, lengths)
+    found = default_ranges(path, partly, names, every, lengths=lengths, growing=growing)
     return {**fixed, **{name: Open(numbers) for name, numbers in found.items()}}
 
 

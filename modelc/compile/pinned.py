@@ -19,36 +19,42 @@ from modelc.ir.sizes import Sizes, sized
 IMPORTS = 16  # at most, for each Size
 AROUND = 1 << 11  # sizes so far from the usual one are looked at
 
+Shapes = dict[str, tuple[int, ...]]  # of values, by their names
 Place = tuple[str, int]  # a value and an axis
 Series = dict[int, int]  # an extent by the Size that it depends on
 Points = tuple[tuple[int, int], ...]  # the same, sorted
 
 
-def pin_extents(any_size: AnySize, graphs: Sequence[Graph], import_at: Callable[[Sizes], Graph]) -> None:
-    """Adds to what is known of numbers at the samples how long values are, as far as that depends on one Size;
-    `graphs` are the model at the samples."""
-    numbers = any_size.explained.numbers
+def pin_extents(any_size: AnySize, graphs: Sequence[Graph], import_at: Callable[[Sizes], Graph]) -> tuple[int, ...]:
+    """How long values are, as far as that depends on one Size; `graphs` are the model at the samples."""
+    pinned, shapes = list[int](), [*map(_shapes, graphs)]
     for size in any_size.sizes:
-        series = _series(any_size, size, graphs)
-        before = {place: tuple(g.values[place[0]].shape[place[1]] for g in graphs) for place in series}
-        _extend(size, any_size.usual, series, import_at)
+        series = _series(any_size, size, shapes)
+        before = {place: tuple(of_one[place[0]][place[1]] for of_one in shapes) for place in series}
+        _extend(size, any_size.usual, series, lambda run: _shapes(import_at(run)))
         by_key: dict[tuple[int, ...], set[Points]] = {}
         for place, one in series.items():
             by_key.setdefault(before[place], set()).add(tuple(sorted(one.items())))
-        for key, several in by_key.items():
-            if len(several) == 1 and key not in numbers and (fits := _fits(several.pop())):
-                numbers[key] = sized(fits[0].of(size))
+        for several in by_key.values():
+            if len(several) == 1 and (fits := _fits(several.pop())):
+                pinned.append(sized(fits[0].of(size)))
+    return tuple(pinned)
 
 
-def _series(any_size: AnySize, size: Size, graphs: Sequence[Graph]) -> dict[Place, Series]:
+def _shapes(graph: Graph) -> Shapes:
+    """The shapes of a graph's values, those in bodies among them."""
+    return {name: value.shape for name, value in graph.every_value.items()}
+
+
+def _series(any_size: AnySize, size: Size, samples: Sequence[Shapes]) -> dict[Place, Series]:
     """The extents that depend on a Size alone, at the samples."""
     at = [run[size.name] for run in any_size.samples]
     found = {}
-    for name, value in graphs[0].values.items():
-        shapes = [graph.values[name].shape if name in graph.values else () for graph in graphs]
-        if any(len(shape) != len(value.shape) for shape in shapes):
+    for name, first in samples[0].items():
+        shapes = [of_one.get(name, ()) for of_one in samples]
+        if any(len(shape) != len(first) for shape in shapes):
             continue
-        for axis in range(len(value.shape)):
+        for axis in range(len(first)):
             one: Series = {}
             extents = [shape[axis] for shape in shapes]
             if len(set(extents)) > 1 and all(one.setdefault(s, n) == n for s, n in zip(at, extents, strict=True)):
@@ -56,7 +62,7 @@ def _series(any_size: AnySize, size: Size, graphs: Sequence[Graph]) -> dict[Plac
     return found
 
 
-def _extend(size: Size, usual: Sizes, series: dict[Place, Series], import_at: Callable[[Sizes], Graph]) -> None:
+def _extend(size: Size, usual: Sizes, series: dict[Place, Series], shapes_at: Callable[[Sizes], Shapes]) -> None:
     """Adds extents at further sizes, until one expression is left for each."""
     at = usual[size.name]
     window = np.arange(max(size.least, at - AROUND), min(size.most, at + AROUND) + 1)
@@ -69,12 +75,12 @@ def _extend(size: Size, usual: Sizes, series: dict[Place, Series], import_at: Ca
             return
         where = int(told.argmax())
         try:
-            graph = import_at({**usual, size.name: int(window[where])})
+            shapes = shapes_at({**usual, size.name: int(window[where])})
         except ModelError:
             refused[where] = True
             continue
         for (name, axis), one in [*series.items()]:
-            shape = graph.values[name].shape if name in graph.values else ()
+            shape = shapes.get(name, ())
             if axis < len(shape):
                 one[int(window[where])] = shape[axis]
             else:
@@ -82,14 +88,14 @@ def _extend(size: Size, usual: Sizes, series: dict[Place, Series], import_at: Ca
 
 
 def _told_apart(several: Iterable[Series], window: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each size how many expressions would be left out, of those that are possible for all extents, if it were
-    known [window]."""
+    """For each size how many of the expressions that are possible for all extents say something else there than the
+    middle one: so many, or those that do not, are left out once it is known [window]."""
     told = np.zeros(len(window), np.int64)
     for one in {tuple(sorted(series.items())) for series in several}:
         fits = _fits(one)
         if len(fits) > 1:
             values = np.sort(np.stack([fit.at(window) for fit in fits]), axis=0)
-            told += (values[1:] != values[:-1]).sum(axis=0)
+            told += (values != values[len(fits) // 2]).sum(axis=0)
     return told
 
 

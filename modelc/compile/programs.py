@@ -119,7 +119,8 @@ class Partitioning:
     def cut(self, layouts: Sequence[LayoutChoice]) -> tuple[Program, ...]:
         """As the model says it, with values stored as `layouts` say."""
         each = zip(self.graphs, self.attention_bytes_of_each, layouts, strict=True)
-        return tuple(partition(graph, row_bytes, choice) for graph, row_bytes, choice in each)
+        like = self.graphs[0].graph if self.alike else None
+        return tuple(partition(graph, row_bytes, choice, like) for graph, row_bytes, choice in each)
 
     def in_precision(self, wide: tuple[Program, ...], layouts: tuple[LayoutChoice, ...], kept: Kept) -> Programs:
         """With the Programs `wide` also in the precision that is asked for."""

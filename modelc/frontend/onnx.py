@@ -68,10 +68,12 @@ def import_model(
     constants: Mapping[str, Any] | None = None,
     bounds: Mapping[str, int] | None = None,
     trips: Trips | None = None,
+    growing: Collection[str] = (),
 ) -> Graph:
     """The model as a Graph of static shapes. `shapes` fixes the free dimensions of inputs by name; `constants` are the
     inputs that are known when compiling; `bounds` says the most that values can be which sizes are made of. `trips`: it
-    is one of several imports, at other shapes, for one package.
+    is one of several imports, at other shapes, for one package. `growing` are inputs that are caches, to which a run
+    appends what is new.
 
     Raises ModelError: one for all unsupported operators, one for all free dimensions, one for whatever else is wrong.
     """
@@ -82,7 +84,7 @@ def import_model(
     nodes = live_nodes(model, path)
     uses = Uses(model.graph, path.parent)
     _refuse(path, advised(uses, _lacking(model, nodes, bounds or ())))
-    builder = Builder(bounds=bounds or {}, trips=trips)
+    builder = Builder(bounds=bounds or {}, trips=trips, growing=growing)
     builder.advice = lambda name: f"{uses.advice(name)}{bound_advice(builder, name)}"
     importer = Importer(path.parent, _functions(model), builder, sizes=frozenset((*uses.sizes, *builder.bounds)))
     inputs = input_values(model.graph, shapes or {})

@@ -5,6 +5,7 @@ A number is tried as
     a * ((s + b) // c) + d        of one Size: what windows, strides and shifts make of an extent; of
                                   another known number: tiles along it
     e * f, e + f + d              of two such numbers, of the same Size or of several: strides, elements, offsets
+    e % c + d                     what is left of it
 
 and holds where all samples agree. What is explained is a conjecture: verification at other sizes decides.
 """
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.ir.expr import Const, Expr, Size, op
-from modelc.ir.sizes import Sizes, expr_of, sized
+from modelc.ir.sizes import Sizes, at, expr_of, sized
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 100, 128, 160, 200, 256, 320, 400, 512, 640)
 UNUSUAL = (7, 9, 14, 18)  # of Winograd's tiles alone
@@ -48,6 +49,14 @@ class Explained:
         for size in self.sizes:
             self.numbers.setdefault(tuple(run[size.name] for run in self.samples), sized(size))
 
+    @classmethod
+    def knowing(cls, numbers: Sequence[int], sizes: tuple[Size, ...], samples: tuple[Sizes, ...]) -> Explained:
+        """What is known at the samples where these numbers are."""
+        explained = cls(sizes, samples)
+        for number in numbers:
+            explained.numbers.setdefault(tuple(at(number, run) for run in samples), number)
+        return explained
+
     def of(self, places: Sequence[int]) -> Explained:
         """What some of the samples say."""
         numbers = {tuple(values[k] for k in places): number for values, number in self.numbers.items()}
@@ -58,7 +67,8 @@ class Explained:
         if len(set(values)) == 1:
             return values[0]
         if values not in self.numbers and self.refused.get(values) != len(self.numbers):
-            expr = self._simple(values) or self._product(values) or self._sum(values) or self._of_number(values)
+            expr = self._simple(values) or self._product(values) or self._sum(values)
+            expr = expr or self._of_number(values) or self._left(values)
             if expr is not None:
                 self.numbers[values] = sized(expr)
             else:
@@ -93,9 +103,9 @@ class Explained:
 
     def _quotient(self, numbers: Iterable[tuple[Expr, Values]], values: Values) -> Expr | None:
         """A quotient of one of these numbers, of which each is what it is at the samples."""
-        for number, at in numbers:
+        for number, known in numbers:
             by_number: dict[int, int] = {}
-            if all(by_number.setdefault(n, value) == value for n, value in zip(at, values, strict=True)):
+            if all(by_number.setdefault(n, value) == value for n, value in zip(known, values, strict=True)):
                 fits = quotients(by_number, 1)
                 if fits:
                     return fits[0].of(number)
@@ -146,6 +156,14 @@ class Explained:
                     other = expr_of(self.numbers[left])
                 if other is not None:
                     return op("add", op("mul", expr_of(known), scale), other)
+        return None
+
+    def _left(self, values: Values) -> Expr | None:
+        """What is left of a known number that is divided, and a constant."""
+        for c in STEPS:
+            for key, number in self.numbers.items():
+                if len({n - k % c for n, k in zip(values, key, strict=True)}) == 1:
+                    return op("add", op("mod", expr_of(number), c), values[0] - key[0] % c)
         return None
 
 

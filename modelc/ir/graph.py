@@ -153,6 +153,17 @@ class Graph:
             for body in node.bodies:
                 yield from body.every_node
 
+    @property
+    def single_branches(self) -> frozenset[tuple[str, int]]:
+        """The Ifs of which one branch alone can be run, and whether it is the one for true."""
+        return frozenset((node.name, int(node.attrs["only"])) for node in self.every_node if "only" in node.attrs)
+
+    @property
+    def every_value(self) -> dict[str, Value]:
+        """The values, and those of bodies."""
+        bodies = (body for node in self.every_node for body in node.bodies)
+        return {**self.values, **{name: value for body in bodies for name, value in body.values.items()}}
+
     def consumers(self) -> dict[str, list[Node]]:
         """Value -> nodes that read it (a node that reads it twice is listed once)."""
         readers: dict[str, list[Node]] = {name: [] for name in self.values}

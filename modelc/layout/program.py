@@ -15,20 +15,24 @@ from modelc.partition.draft import Prepared, drafting, prepared
 from modelc.partition.pieces import Piece
 
 
-def partition(graph: Graph | Prepared, attention_bytes: int = 0, choice: LayoutChoice | None = None) -> Program:
+def partition(
+    graph: Graph | Prepared,
+    attention_bytes: int = 0,
+    choice: LayoutChoice | None = None,
+    like: Graph | None = None,
+) -> Program:
     """The Program that computes what `graph` does. Attention becomes one Task where its rows of scores fit into
-    `attention_bytes` of cache. Values are stored as `choice` says; by rule without one. Raises ModelError for an
-    unknown operator."""
+    `attention_bytes` of cache. Values are stored as `choice` says; by rule without one. Those of bodies are stored by
+    rule, as in `like`: the same Graph at other sizes. Raises ModelError for an unknown operator."""
     ready = graph if isinstance(graph, Prepared) else prepared(graph)
+    usual = {body.name: body for node in (like or ready.graph).nodes for body in node.bodies}
     choice = choice or choose(ready.graph, ready.pieces, drafting(attention_bytes), LayoutPolicy())
     draft = drafting(attention_bytes, choice.cuts)
     graph, pieces, layouts = converted(ready.graph, ready.pieces, choice)
     made = draft(graph, pieces, layouts)
     program = made.program(graph)
-    tasks = tuple(
-        replace(bound, bodies=tuple(_body(body, attention_bytes) for body in _bodies(group)))
-        for bound, group in zip(program.tasks, made.groups, strict=True)
-    )
+    bodies = (tuple(_body(b, attention_bytes, usual.get(b.name, b)) for b in _bodies(group)) for group in made.groups)
+    tasks = tuple(replace(bound, bodies=own) for bound, own in zip(program.tasks, bodies, strict=True))
     program = replace(program, tasks=tasks, notes=(*graph.notes, *ready.notes))
     verify_program(program, "partition")
     return program
@@ -39,9 +43,9 @@ def _bodies(group: Sequence[Piece]) -> tuple[Graph, ...]:
     return group[0].node.bodies if group[0].opaque else ()
 
 
-def _body(graph: Graph, attention_bytes: int) -> Program:
-    """The Program of a body of control flow; its values are stored as the rule says."""
-    return replace(partition(graph, attention_bytes), notes=())
+def _body(graph: Graph, attention_bytes: int, like: Graph) -> Program:
+    """The Program of a body of control flow; its values are stored as the rule says of `like`."""
+    return replace(partition(graph, attention_bytes, choose_layouts(like, LayoutPolicy()), like), notes=())
 
 
 def choose_layouts(graph: Graph | Prepared, policy: LayoutPolicy, attention_bytes: int = 0) -> LayoutChoice:

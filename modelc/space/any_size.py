@@ -86,11 +86,13 @@ def accepted_at_all_sizes(task: Task, candidate: Candidate, schedules: Schedules
 
 
 def _in_order(usual: Task, weighed: Sequence[tuple[Task, float]], schedules: Schedules) -> Iterator[Candidates]:
-    """Schedules of a Task, the best on the whole first, then others that are good at the usual size: as each is there
-    where it is offered, and as the same point of its Sketch is at each size. At last one that every Task has."""
+    """Schedules of a Task, the best on the whole first, then others that are good at the usual size, and those that are
+    for any size: as each is there where it is offered, and as the same point of its Sketch is at each size. At last one
+    that every Task has."""
     best = _best_on_the_whole(weighed, schedules)
     tried = {id(offer) for offer in best}
-    for offer in (*best, *(offer for offer in schedules.ranked(usual) if id(offer) not in tried)):
+    others = [offer for offer in schedules.ranked(usual) if id(offer) not in tried]
+    for offer in (*best, *others, *_for_any_size(usual, schedules)):
 
         def as_offered(tasks: Sequence[Task], offer: Offer = offer) -> Sequence[Candidate]:
             return [offer.candidate] * len(tasks)
@@ -106,6 +108,15 @@ def _in_order(usual: Task, weighed: Sequence[tuple[Task, float]], schedules: Sch
         yield as_offered
         yield same_point
     yield lambda tasks: [separate(tasks[0], schedules.target)] * len(tasks)
+
+
+def _for_any_size(usual: Task, schedules: Schedules) -> Iterator[Offer]:
+    """What Sketches of a Task offer for any size, whatever it takes."""
+    for family, sketches in enumerate(schedules.families(usual)):
+        for number, sketch in enumerate(sketches):
+            values = sketch.of_any_size()
+            if values is not None:
+                yield Offer(schedules, usual, 0.0, family, number, tuple(map(int, sketch.nearest(values))))
 
 
 def _best_on_the_whole(weighed: Sequence[tuple[Task, float]], schedules: Schedules) -> list[Offer]:

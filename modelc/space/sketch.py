@@ -103,6 +103,11 @@ class Sketch(ABC):
             self._first[cores] = float(self.estimate(self.start()[None, :], cores)[0])
         return self._first[cores]
 
+    def of_any_size(self) -> Values | None:
+        """The values of all knobs with which a Task of any size can be scheduled where others do not hold, if such
+        values are known."""
+        return None
+
     def derived(self, values: Values) -> Task:
         """The Task after the stages of the Candidate that `values` describe: knobs may choose stages too."""
         return self.task

@@ -25,7 +25,7 @@ from modelc.package import (
     run_emulated,
 )
 from modelc.package.read import sha256_of
-from modelc.package.spec import Plan
+from modelc.package.spec import Branch, Plan
 from modelc.package.tensor import with_shapes
 from modelc.package.watch import Watch
 from modelc.verify.draw import draw_inputs, roles_of
@@ -243,6 +243,12 @@ def drawn_for_variants(
             if k >= count and not left(number):
                 break
             yield number, {**draw_inputs(plan.inputs, roles, seed, k), **deciding(plan, k)}
+
+
+def declines(package: Package, variant: int, error: str) -> bool:
+    """Whether an error says that a run took a branch that cannot be run with these shapes: then another is drawn."""
+    controls = package.manifest.variants[variant].control
+    return any(isinstance(control, Branch) and control.refusal and control.refusal in error for control in controls)
 
 
 def _telling_samples(package: Package, plan: Plan) -> int:

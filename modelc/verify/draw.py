@@ -18,6 +18,7 @@ from modelc.frontend.steering.masks import (
     INVERTED_MASK,
     Dimension,
     Mask,
+    counted_masks,
     is_called_mask,
     lengths,
     masks,
@@ -35,9 +36,10 @@ ENDS, NOTHING, ANYWHERE = range(3)  # what masks hide, by turns from sample to s
 @dataclass(frozen=True)
 class Roles:
     """What a model does with its inputs: `spans` says where the numbers of those that become indices have to lie,
-    `positive` which ones are not negative, `masks` which numbers of an input show and hide a position, `lengths` which
-    dimensions an input may be lengths of, `wholes` how large its whole numbers may be (0 and 1 alone where nothing is
-    said), and `aims` which numbers a model treats in a way of their own."""
+    `positive` which ones are not negative, `masks` which numbers of an input show and hide a position, `counted` which
+    masks hide nothing of a single row, `lengths` which dimensions an input may be lengths of, `wholes` how large its
+    whole numbers may be (0 and 1 alone where nothing is said), and `aims` which numbers a model treats in a way of
+    their own."""
 
     spans: Mapping[str, Sequence[Span]] = field(default_factory=dict)
     positive: Container[str] = ()
@@ -45,6 +47,7 @@ class Roles:
     lengths: Mapping[str, Sequence[Dimension]] = field(default_factory=dict)
     wholes: Mapping[str, Whole] = field(default_factory=dict)
     aims: Mapping[str, Aims] = field(default_factory=dict)
+    counted: Container[str] = ()
 
 
 def roles_of(uses: Uses | None, claimed: Sequence[tuple[str, Span]]) -> Roles:
@@ -55,7 +58,7 @@ def roles_of(uses: Uses | None, claimed: Sequence[tuple[str, Span]]) -> Roles:
         spans[name] = (*spans.get(name, ()), span)
     if uses is None:
         return Roles(spans)
-    return Roles(spans, not_negative(uses), masks(uses), lengths(uses), wholes(uses), aims(uses))
+    return Roles(spans, not_negative(uses), masks(uses), lengths(uses), wholes(uses), aims(uses), counted_masks(uses))
 
 
 def draw_inputs(
@@ -84,7 +87,8 @@ def draw_inputs(
         elif name in roles.lengths:
             numbers = _lengths(shape, _longest(shapes, roles.lengths[name]), hides, rng)
         elif mask is not None:
-            numbers = np.where(_shown(shape, hides, rng), mask.shown, mask.hidden)
+            whole = name in roles.counted and shape[:1] == (1,)
+            numbers = np.where(_shown(shape, NOTHING if whole else hides, rng), mask.shown, mask.hidden)
         elif _holds_positions(tensor):
             numbers = _positions(shape, 0, 2 * shape[-1], hides, rng)
         else:

@@ -102,7 +102,8 @@ def whole_numbers(
     tensor: TensorInfo, whole: Whole | None, aims: Aims, sample: int, rng: np.random.Generator
 ) -> NDArray[Any]:
     """Whole numbers that are no indices: bytes of their whole range, else small ones of both signs. In every other
-    sample half of them are large where the model allows it. 0 and 1 where nothing is known of what it allows."""
+    sample half of them are large where the model allows it. A single number that the model compares with one is that
+    one in the others. 0 and 1 where nothing is known of what it allows."""
     shape, dtype = tensor.shape, tensor.dtype
     is_byte = dtype in ("int8", "uint8")  # quantised data or pixels
     if dtype == "bool" or (whole is None and not is_byte):
@@ -117,6 +118,9 @@ def whole_numbers(
         if wide:
             numbers = _with_large(numbers, dtype, rng)
         numbers = _aimed(numbers, dtype, aims, wide, rng).astype(dtype)
+        hits = [round(t.at) for t in aims.thresholds if t.hit and abs(t.at) <= np.iinfo(dtype).max]
+        if numbers.size == 1 and hits and sample % 2 == 0:
+            numbers = np.full(shape, hits[sample // 2 % len(hits)]).astype(dtype)
         numbers = with_equal(numbers, aims.tied, rng)
     if not whole.nonzero:
         return numbers

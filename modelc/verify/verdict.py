@@ -35,6 +35,7 @@ from modelc.verify.check import (
     Carried,
     Runner,
     check_inputs,
+    declines,
     drawn_for_variants,
     is_behind,
     not_run_note,
@@ -119,7 +120,7 @@ def verify_outputs(
         uses, indices = read_uses(model), list[Arrays]()
         indexing = index_inputs(uses)
         going = _Going(say, _expected(read, given, drawn_for if feeds is not given else (), samples))
-        variants, latest = dict[int, None](), -1
+        variants, ran, declined, latest = dict[int, None](), set[int](), dict[int, str](), -1
         for number, feed in feeds:
             if inside and variants and number != latest:
                 inside[latest].release()
@@ -129,11 +130,19 @@ def verify_outputs(
             within = inside[number] if inside else None
             try:  # first, as it says what is out of range
                 made = runner.run(number, feed, within.watch({**fed, **feed}, going) if within else None)
+            except EngineError as error:
+                if number not in drawn_for or not declines(read, number, str(error)):
+                    raise
+                declined[number] = f"did not run: {error}"
+                if within is not None:
+                    within.judge.judge_waiting()
+                continue
             except VerificationError as error:
                 failure = f"did not run: {error}"
                 if within is not None:
                     within.judge.judge_waiting()
                 break
+            ran.add(number)
             judged.keep(number, feed, made)
             indices.append({name: array for name, array in feed.items() if name in indexing})
             going.run_ended(len(read.manifest.variants[number].steps))
@@ -154,6 +163,7 @@ def verify_outputs(
             elif within is None and far:
                 reports = whole.moved_less(reports, far, made, expected, moved_runs(reference, fed))
             whole.collect(reports, number, within.judge if within else None)
+        failure = failure or next((why for number, why in declined.items() if number not in ran), None)
         notes = [] if failure else [not_run_note(number, runner.not_run(number), read) for number in variants]
     kernels = tuple(report for watched in inside for report in watched.judge.reports.values())
     if behind:

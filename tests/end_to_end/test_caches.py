@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from cache_models import POSITIONS, STATES, VOCABULARY, gpt
+from cache_models import POSITIONS, STATES, VOCABULARY, genai, gpt
 from control_models import F, agree
 from onnx import helper
 from repository import ROOT
@@ -22,6 +22,7 @@ import modelc
 from modelc.errors import ConfigError, ModelError
 from modelc.ir.sizes import text_of
 from modelc.package import read_package
+from modelc.package.spec import Step
 from modelc.runtime import ModelError as LoadedError
 
 DIMS = {"batch_size": 1, "sequence_length": "1..12", "past_sequence_length": "0..30"}
@@ -115,16 +116,53 @@ def test_a_package_with_a_cache_is_verified_again_rebuilt_and_described(kept, tm
     assert modelc.run(package, {"input_ids": tokens(0, 3)})["logits"].shape == (1, 3, VOCABULARY)
 
 
-def test_no_kernel_touches_what_is_there(kept) -> None:
-    """Of the two caches nothing is copied: kernels that write to them write what is new."""
-    plan = read_package(kept[1]).manifest.variants[0]
+def writers_of_caches(package: Path) -> list[Step]:
+    """The steps that write to a cache; each writes behind what is there."""
+    plan = read_package(package).manifest.variants[0]
     slots = {state.read for state in plan.states}
     writers = [
         step
         for step in plan.steps
         if any(step.arguments[k].space == "slot" and step.arguments[k].index in slots for k in step.written)
     ]
-    assert len(writers) == 2 and all("past" in str(a.offset) for s in writers for a in s.arguments if a.space == "slot")
+    assert all("past" in str(a.offset) for s in writers for a in s.arguments if a.space == "slot")
+    return writers
+
+
+def test_no_kernel_touches_what_is_there(kept) -> None:
+    """Of the two caches nothing is copied: kernels that write to them write what is new."""
+    assert len(writers_of_caches(kept[1])) == 2
+
+
+@pytest.mark.parametrize("window", [-1, 5])
+def test_caches_that_grouped_attention_appends_to_grow(tmp_path, window) -> None:
+    model, package = genai(tmp_path / "m.onnx", window), tmp_path / "m.modelc"
+    result = modelc.compile(model, output=package, states=STATES, dims=DIMS, database=False)
+    assert result.report is not None and result.report.passed
+    assert len(writers_of_caches(package)) == 6  # of each layer the halves of keys, and values
+    session, shapes = ort.InferenceSession(str(model)), (1, 2, 0, 16)
+    cache = {one.name: np.zeros(shapes, np.float32) for one in session.get_inputs()[2:]}
+    with modelc.load(package) as loaded:
+        assert loaded.grows and [t.name for t in loaded.inputs] == ["input_ids", "attention_mask"]
+        past, new = 0, [3, 11, 7, 28, 5]
+        for _ in range(20):  # a prompt, and the likeliest token each time
+            mask = np.ones((1, past + len(new)), np.int64)
+            feed = {"input_ids": np.array([new]), "attention_mask": mask}
+            logits, *present = session.run(None, {**feed, **cache})
+            agree(loaded.run(feed), [logits])
+            cache = dict(zip(cache, present, strict=True))
+            past, new = past + len(new), [int(logits[0, -1].argmax())]
+        mask[0, 2] = 0
+        with pytest.raises(LoadedError, match=r"masked_tokens' is 2 at .*; expected a number from 0 to 0"):
+            loaded.run({**feed, "attention_mask": np.append(mask, [[0]], axis=1)})
+
+
+def test_a_batch_of_caches_that_grouped_attention_appends_to_is_a_sentence(tmp_path) -> None:
+    dims = {**DIMS, "batch_size": 2}
+    with pytest.raises(
+        ModelError, match=r"'attention0' \(GroupQueryAttention\): .* of one sequence.*found 2 sequences"
+    ):
+        modelc.compile(genai(tmp_path / "m.onnx"), output=tmp_path / "p", states=STATES, dims=dims)
 
 
 def cast(path: Path) -> Path:
@@ -160,10 +198,11 @@ def test_what_is_no_cache_is_a_sentence(tmp_path, make, states, dims, sentence) 
         modelc.compile(make(tmp_path / "m.onnx"), output=tmp_path / "p", states=states, dims=dims)
 
 
-def test_inspect_says_the_convention_and_a_compile_without_bounds_finds_them(tmp_path) -> None:
-    model = gpt(tmp_path / "m.onnx")
+@pytest.mark.parametrize(("make", "convention"), [(gpt, "optimum"), (genai, "genai")])
+def test_inspect_says_the_convention_and_a_compile_without_bounds_finds_them(tmp_path, make, convention) -> None:
+    model = make(tmp_path / "m.onnx")
     found = modelc.inspect(model)["caches"]
-    assert found == {"convention": "optimum", "flags": ["--state 'past_key_values.*=present.*'"]}
+    assert found == {"convention": convention, "flags": ["--state 'past_key_values.*=present.*'"]}
     assert modelc.inspect(model, states=STATES)["caches"] is None
     done = modelc.compile(model, output=tmp_path / "p", states=STATES, verify=False, database=False)
     assert done.path is not None

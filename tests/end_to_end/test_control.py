@@ -11,9 +11,10 @@ from types import SimpleNamespace
 import numpy as np
 import onnxruntime as ort
 import pytest
-from control_models import INFO, B, F, agree, body, branching, node, saved
+from control_models import INFO, B, F, I, agree, body, branching, node, saved
 from graph_texts import parse_graph
 from library_of import library_of
+from onnx import GraphProto
 from program_runs import run_program
 
 import modelc
@@ -205,6 +206,51 @@ def test_a_branch_that_the_shapes_do_not_allow_ends_a_run_that_takes_it(tmp_path
                 loaded.run({"flag": np.asarray(not first), "x": x})
     with pytest.raises(InputError, match=refusal):
         evaluate_graph(import_model(path, {"x": (2, 3)}), {"flag": np.asarray(not first), "x": x})
+
+
+def test_a_package_takes_the_sizes_at_which_the_same_branches_run(tmp_path) -> None:
+    """Windows of 16 or 8 samples, of which each branch takes at most four: with 32 to 47 samples it is the first one
+    alone, with the same maps of one element."""
+    rng = np.random.default_rng(0)
+
+    def way(window: int) -> GraphProto:
+        weights = {f"w{k}_{window}": rng.standard_normal((4, 4, 3)).astype(np.float32) for k in (1, 2)}
+        weights |= {f"w0_{window}": rng.standard_normal((4, 1, window)).astype(np.float32)}
+        weights |= {f"last_{window}": np.array([2])}
+        half = {"strides": [2], "pads": [1, 1]}
+        nodes = [
+            node("Conv", ["x", f"w0_{window}"], ["a"], strides=[window // 2]),
+            node("Relu", ["a"], ["b"]),
+            node("Conv", ["b", f"w1_{window}"], ["c"], **half),
+            node("Relu", ["c"], ["d"]),
+            node("Conv", ["d", f"w2_{window}"], ["e"], **half),
+            node("Squeeze", ["e", f"last_{window}"], ["f"]),
+        ]
+        return body(nodes, ["f"], weights=weights)
+
+    ways = {"then_branch": way(16), "else_branch": way(8)}
+    nodes = [node("Equal", ["rate", "sixteen"], ["fast"]), node("If", ["fast"], ["y"], "choose", **ways)]
+    path = saved(
+        tmp_path / "m.onnx",
+        nodes,
+        [INFO("x", F, [1, 1, "samples"]), INFO("rate", I, [])],
+        ["y"],
+        {"sixteen": np.int64(16)},
+    )
+    result = modelc.compile(path, output=tmp_path / "p", database=False)
+    assert result.report is not None and result.report.passed
+    session = ort.InferenceSession(str(path))
+    with modelc.load(tmp_path / "p") as loaded:
+        assert loaded.sizes == {"samples": range(32, 48)}
+        for count in (32, 33, 39, 41, 47):
+            feed = {"x": rng.standard_normal((1, 1, count)).astype(np.float32), "rate": np.array(16)}
+            agree(loaded.run(feed), session.run(None, feed))
+        with pytest.raises(LoadedError, match=r"'choose' \(If\): its else_branch cannot be run with these shapes"):
+            loaded.run({**feed, "rate": np.array(8)})
+    with pytest.raises(
+        ModelError, match=r"'choose' \(If\): at samples=.* other branches can be run than at samples=17"
+    ):
+        modelc.compile(path, output=tmp_path / "q", dims={"samples": "16..47"})
 
 
 def test_what_one_branch_lacks_is_said(tmp_path) -> None:

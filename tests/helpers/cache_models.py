@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from control_models import F, I
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 VOCABULARY, WIDTH, HEADS, POSITIONS = 29, 16, 2, 48
 STATES = {"past_key_values.*": "present.*"}
@@ -64,4 +64,59 @@ def gpt(path: Path, reads_past: bool = False) -> Path:
     tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
     graph = helper.make_graph(nodes, "gpt", inputs, outputs, tensors)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def genai(path: Path, window: int = -1, layers: int = 2) -> Path:
+    """As genai's builder writes a decoder: GroupQueryAttention turns queries and keys by their places, and appends to
+    the caches; sums of the mask say where."""
+    rng, weights, nodes = np.random.default_rng(2), {}, []
+    size = 16  # of a head; each head of keys is for two of queries
+
+    def add(op: str, *inputs: str, **attrs: object) -> str:
+        nodes.append(helper.make_node(op, list(inputs), [f"{op.lower()}_{len(nodes)}"], f"n{len(nodes)}", **attrs))
+        return str(nodes[-1].output[0])
+
+    def const(name: str, value: object) -> str:
+        weights[name] = np.asarray(value)
+        return name
+
+    def weight(name: str, *shape: int) -> str:
+        return const(name, (rng.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32))
+
+    one = const("one", [1])
+    sums = add("Sub", add("ReduceSum", "attention_mask", one, keepdims=1), one)
+    total = add("Gather", add("Shape", "attention_mask"), const("second", np.int64(1)), axis=0)
+    counts = [add("Cast", x, to=TensorProto.INT32) for x in (sums, total)]
+    angles = np.outer(np.arange(POSITIONS), 10.0 ** -np.arange(size // 2)).astype(np.float32)
+    turns = [const("cos", np.cos(angles)), const("sin", np.sin(angles))]
+    x = add("Gather", weight("tokens", VOCABULARY, WIDTH), "input_ids")
+    info = helper.make_tensor_value_info
+    inputs = [info("input_ids", I, ["batch_size", "sequence_length"])]
+    inputs += [info("attention_mask", I, ["batch_size", "total_sequence_length"])]
+    outputs = [info("logits", F, ["batch_size", "sequence_length", VOCABULARY])]
+    for k in range(layers):
+        q = add("MatMul", x, weight(f"{k}.q", WIDTH, 2 * HEADS * size))
+        new = [add("MatMul", x, weight(f"{k}.{kind}", WIDTH, HEADS * size)) for kind in ("key", "value")]
+        caches = [[f"{side}.{k}.{kind}" for kind in ("key", "value")] for side in ("past_key_values", "present")]
+        mixed = helper.make_node(
+            "GroupQueryAttention",
+            [q, *new, *caches[0], *counts, *turns],
+            [f"{k}.mixed", *caches[1]],
+            f"attention{k}",
+            domain="com.microsoft",
+            num_heads=2 * HEADS,
+            kv_num_heads=HEADS,
+            do_rotary=1,
+            local_window_size=window,
+        )
+        nodes.append(mixed)
+        x = add("Add", x, add("MatMul", f"{k}.mixed", weight(f"{k}.o", 2 * HEADS * size, WIDTH)))
+        for side, of_side, length in ((inputs, caches[0], "past"), (outputs, caches[1], "total")):
+            side += [info(c, F, ["batch_size", HEADS, f"{length}_sequence_length", size]) for c in of_side]
+    nodes.append(helper.make_node("MatMul", [x, weight("head", WIDTH, VOCABULARY)], ["logits"]))
+    tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "genai", inputs, outputs, tensors)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
     return path

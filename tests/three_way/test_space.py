@@ -227,7 +227,7 @@ task t(x0) -> (y0) anchor sum
 
 def test_rfactor_of_parts() -> None:
     assert (
-        derived(ROWS, "rfactor", block="sum", iter="n", size=8, parts="outer")
+        derived(ROWS, "rfactor", block="sum", iter="n", size=4, parts="outer", count=2)
         == """\
 task t(x0) -> (y0) anchor sum
   in x0: float32[3, 20]
@@ -238,26 +238,26 @@ task t(x0) -> (y0) anchor sum
   block sum [m:3 | p:6] add
     y0[m] += select(p < 2, sum_parts_sum[p, m], x0[m, p + 14] * x0[m, p + 14])"""
     )
-    assert "select" not in derived(ROWS, "rfactor", block="sum", iter="n", size=5, parts="outer")
+    assert "n:20] add" in derived(ROWS, "rfactor", block="sum", iter="n", size=1, parts="outer", count=1)
 
 
 @pytest.mark.parametrize("parts", ["inner", "outer"])
 def test_rfactor_of_pairs(parts: str) -> None:
-    after = derived(PAIR, "rfactor", block="arg", iter="k", size=3, parts=parts)
+    after = derived(PAIR, "rfactor", block="arg", iter="k", size=3, parts=parts, count=2)
     assert after.count("argmax\n") == 2
 
 
 def test_rfactor_refuses() -> None:
     assert "does not reduce over m" in refused(ROWS, "rfactor", block="sum", iter="m", size=8, parts="inner")
-    assert "does not divide n" in refused(ROWS, "rfactor", block="sum", iter="n", size=21, parts="outer")
+    assert "not divide n" in refused(ROWS, "rfactor", block="sum", iter="n", size=1, parts="outer", count=21)
     several = ROWS.replace("| n:20]", "| k:2 n:10]").replace("x0[m, n]", "x0[m, k * 10 + n]")
-    assert "does not divide n" in refused(several, "rfactor", block="sum", iter="n", size=4, parts="outer")
-    assert "select" not in derived(several, "rfactor", block="sum", iter="n", size=5, parts="outer")
+    assert "not divide n" in refused(several, "rfactor", block="sum", iter="n", size=1, parts="outer", count=4)
+    assert "select" not in derived(several, "rfactor", block="sum", iter="n", size=5, parts="outer", count=2)
 
 
 def test_rfactor_of_an_iterator_beside_one_of_a_single_element() -> None:
     single = ROWS.replace("| n:20]", "| k:1 n:20]").replace("x0[m, n]", "x0[m, k * 20 + n]")
-    after = derived(single, "rfactor", block="sum", iter="n", size=8, parts="outer")
+    after = derived(single, "rfactor", block="sum", iter="n", size=8, parts="outer", count=2)
     assert "y0[m] += select(p < 2, sum_parts_sum[p, m], x0[m, p + 14] * x0[m, p + 14])" in after
 
 

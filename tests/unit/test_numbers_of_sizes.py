@@ -14,7 +14,7 @@ from modelc.compile.pinned import pin_extents
 from modelc.errors import ModelError
 from modelc.ir.explain import Explained, Unexplained
 from modelc.ir.expr import Size
-from modelc.ir.graph import Graph, Value
+from modelc.ir.graph import Graph, Node, Value
 from modelc.ir.sizes import DependsOnSize, Sized, Sizes, at, larger, least, most, number_of, sized, smaller, text_of
 from modelc.package.spec import FreeSize
 
@@ -116,6 +116,14 @@ def test_tiles_along_a_known_extent_are_explained() -> None:
     assert [at(tiles, {"s": s}) for s in (1, 2, 7, 100)] == [16, 23, 58, 807]
 
 
+def test_what_parts_leave_of_a_known_extent_is_explained() -> None:
+    samples = tuple({"s": s, "t": t} for s, t in ((31, 11), (32, 11), (37, 11), (31, 12), (31, 17), (33, 13)))
+    explained = Explained((S, T), samples)
+    explained.number(tuple(run["s"] * run["t"] for run in samples))
+    left = explained.number(tuple(run["s"] * run["t"] % 32 + 8 for run in samples))
+    assert [at(left, {"s": s, "t": t}) for s, t in ((1, 2), (200, 40), (64, 7), (13, 9))] == [10, 8, 8, 29]
+
+
 def test_limits_are_exact_where_intervals_say_no_sign() -> None:
     s = sized(Size("s", 1, 20))
     trips = (s - s // 5 + 1) // 2
@@ -132,23 +140,24 @@ def test_a_multiple_of_what_is_known_is_that() -> None:
 
 
 def test_extents_are_pinned_down_by_further_imports() -> None:
-    """(s + 1) // 8 is as long as (s + 3) // 8 at the samples."""
+    """(s + 1) // 8 is as long as (s + 3) // 8 at the samples; in a body as anywhere."""
     any_size = AnySize.of_package([FreeSize("s", 8, 4096, 1, 0, 0)])
 
     def graph_at(run: Sizes) -> Graph:
         looked_at.append(run["s"])
         if run["s"] == 8:
             raise ModelError("it is not taken")
-        return Graph("g", ("x",), ("y",), {"y": Value("y", "float32", ((run["s"] + 3) // 8, 4))}, ())
+        body = Graph("b", ("x",), ("y",), {"y": Value("y", "float32", ((run["s"] + 3) // 8, 4))}, ())
+        return Graph("g", ("x",), ("z",), {}, (Node("If", "if", ("x",), ("z",), bodies=(body,)),))
 
     looked_at: list[int] = []
     graphs = [graph_at(run) for run in any_size.samples]
     looked_at.clear()
-    pin_extents(any_size, graphs, graph_at)
-    number = any_size.explained.number(tuple(graph.values["y"].shape[0] for graph in graphs))
+    known = replace(any_size, pinned=pin_extents(any_size, graphs, graph_at))
+    number = known.explained.number(tuple(graph.every_value["y"].shape[0] for graph in graphs))
+    in_tasks = known.explained_tasks
+    assert str(in_tasks.number(tuple((run["s"] + 3) // 8 for run in in_tasks.samples))) == str(number)
     assert all(at(number, {"s": n}) == (n + 3) // 8 for n in range(8, 4097)) and 0 < len(looked_at) < 8
-    with_growth = replace(any_size, free=any_size.free)  # as where the lengths of caches are known
-    assert with_growth.explained.number(tuple(graph.values["y"].shape[0] for graph in graphs)) == number
 
 
 def test_what_no_expression_gives_is_said() -> None:

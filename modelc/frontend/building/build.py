@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,7 @@ class Builder:
     promised: set[str] = field(default_factory=set)  # those of which the user says it: none of them is negative
     unbounded: dict[str, str] = field(default_factory=dict)  # sizes without a bound, and what the model calls them
     trips: Trips | None = None  # where sizes say how often nodes run; None: shapes are fixed
+    growing: Collection[str] = ()  # inputs that are caches, to which a run appends
     streams: int = 0  # nodes that draw random numbers from the handle's seed
 
     def value(self, name: str) -> Value:

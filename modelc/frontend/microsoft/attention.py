@@ -220,6 +220,9 @@ def _rotated(f: Formula, x: str, cos: str, sin: str, interleaved: bool) -> str:
 
 def _angles(f: Formula, table: str, positions: str, half: int) -> str:
     """What a table [positions, R] says for positions [B or 1, S]: [B or 1, 1, S, R]."""
+    at, most = f.b.data(positions), f.shape(table)[0] - 1
+    if at is not None and at.size and at.max() > most:
+        raise f.n.fail(f"expected places up to {most}, for {table!r} has no others; found {at.max()}")
     rows = f("Gather", table if f.shape(table)[1] == half else f.part(table, 1, 0, half), positions, axis=0)
     batch, length, _ = f.shape(rows)
     return f.reshaped(rows, batch, 1, length, half)
@@ -250,7 +253,8 @@ def _rotary_embedding(b: Builder, n: OnnxNode) -> None:
 
 def _group_query_attention(b: Builder, n: OnnxNode) -> None:
     """Queries of several heads share the keys of one; keys are kept in a buffer [B, N, T, H] behind those from before,
-    whose number is `seqlens_k` + 1 less those that are new."""
+    whose number is `seqlens_k` + 1 less those that are new. A cache that grows is Concat(past, new), where all tokens
+    count."""
     f = Formula(b, n)
     _refused(n, range(11, 16), ("smooth_softmax", "qk_output", "kv_cache_bit_width", "sliding_window_cache"), (3,))
     if not n.attrs.get("causal", 1):
@@ -265,16 +269,30 @@ def _group_query_attention(b: Builder, n: OnnxNode) -> None:
     total = int(np.asarray(total_length).reshape(-1)[0])
     kept = max(total, old)
     lengths = f.reshaped(f.cast(n.inputs[5], "int64"), batch, 1)
-    before = f("Add", lengths, f.constant([[1 - new]], "int64"))  # [B, 1]
-    if new == total:
+    grows = n.input(3) in b.growing
+    if grows and (batch != 1 or old + new != total):
+        raise n.fail(
+            f"expected a cache that grows to be of one sequence, and total_sequence_length to be the {old} tokens in "
+            f"it and the {new} new ones, found {batch} sequences and {total}"
+        )
+    if grows:
+        before = ""
+    elif new == total:
         before = f.constant(np.zeros((batch, 1)), "int64")
-    at = f("Add", before, f.constant(np.arange(new)[None], "int64"))  # [B, S]
+    else:
+        before = f("Add", lengths, f.constant([[1 - new]], "int64"))  # [B, 1]
+    places = f.constant(np.arange(new)[None] + old * grows, "int64")
+    at = f("Add", before, places) if before else places  # [B, S]
     if n.attrs.get("do_rotary", 0):
         positions = n.input(9) or at
         cos, sin = (_angles(f, table, positions, b.shape(table)[1]) for table in n.inputs[7:9])
         turn = bool(n.attrs.get("rotary_interleaved", 0))
         q, k = (_rotated(f, x, cos, sin, turn) for x in (q, k))
-    keys, values = (_kept(f, n.input(j), x, before, kept) for j, x in ((3, k), (4, v)))
+    if before:
+        keys, values = (_kept(f, n.input(j), x, before, kept) for j, x in ((3, k), (4, v)))
+    else:
+        at = _of_all_tokens(f, at, lengths)
+        keys, values = (f("Concat", past, x, axis=2) for past, x in zip(n.inputs[3:5], (k, v), strict=True))
     place = f.constant(np.arange(kept), "int64")
     here = f.reshaped(at, batch, 1, new, 1)
     there = f("LessOrEqual", place, here)
@@ -303,6 +321,13 @@ def _queries_keys_values(f: Formula, count: int, shared: int) -> list[str]:
         width = f.shape(parts[0])[-1] // (count + 2 * shared)
         parts = _thirds(f, parts[0], (count * width, shared * width, shared * width))
     return [_heads(f, x, heads) for x, heads in zip(parts, (count, shared, shared), strict=True)]
+
+
+def _of_all_tokens(f: Formula, at: str, lengths: str) -> str:
+    """The places of what is new [1, S], the last of which a run checks to be `lengths`: no token is masked."""
+    last = f("ReduceMax", at, f.constant([1], "int64"), keepdims=1)
+    masked = f("Sub", last, lengths, outputs=(f.b.fresh(f"{f.n.input(5)}/masked_tokens"),))
+    return f("Add", at, f("Bound", masked, most=0))
 
 
 def _kept(f: Formula, past: str, new: str, before: str, kept: int) -> str:

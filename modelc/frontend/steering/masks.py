@@ -186,6 +186,13 @@ def _is_score(uses: Uses, value: str) -> bool:
     return False
 
 
+def counted_masks(uses: Uses) -> frozenset[str]:
+    """The inputs of which sums say how many keys GroupQueryAttention has: of one sequence as many as there is room
+    for."""
+    grouped = (node for _, node in uses.nodes if node.op_type == "GroupQueryAttention")
+    return frozenset[str]().union(*(uses.reached(x) for node in grouped for x in node.input[5:6]))
+
+
 # --- how long sequences are -------------------------------------------------------------------------------------------
 
 

@@ -99,7 +99,7 @@ def growing_dims(graph: onnx.GraphProto, states: Mapping[str, str]) -> tuple[set
 @dataclass(frozen=True)
 class Caches:
     """The caches of a model that grow: the exporter whose `convention` they follow, "" where it is none that is known,
-    and the `flags` that make them states; none where GroupQueryAttention appends to them, by data."""
+    and the `flags` that make them states."""
 
     convention: str
     flags: tuple[str, ...]
@@ -114,11 +114,11 @@ def caches_of(graph: onnx.GraphProto, candidates: Iterable[StateCandidate]) -> C
     grouped = {x for node in graph.node if node.op_type == "GroupQueryAttention" for x in node.input}
     inputs = free_inputs(graph)
     by_names = all(re.fullmatch(OPTIMUM, f"{one.input}={one.output}") for one in caches)
-    if all(one.input in grouped for one in caches):
-        return Caches("genai", ())
+    convention = "optimum" if by_names else ""
+    convention = "genai" if all(one.input in grouped for one in caches) else convention
     conditions = {node.input[0] for node in graph.node if node.op_type == "If"}
     merged = [f"--constant {BRANCH}=true"] if BRANCH in inputs and BRANCH in conditions else []
-    return Caches("optimum" if by_names else "", (*flags_of(caches, inputs), *merged))
+    return Caches(convention, (*flags_of(caches, inputs), *merged))
 
 
 def flags_of(candidates: Iterable[StateCandidate], inputs: Iterable[str]) -> list[str]:

@@ -72,7 +72,6 @@ def pad_rule(task: Task, block: str, buffer: str) -> Task:
     iters, written = over(shape)
     at = tuple(op("add", i, lo) for i, lo in zip(written, low, strict=True))
     inside = [op(c.name, at[d], c.args[1]) for d, cs in guarded.items() for c in cs if isinstance(c, Op)]
-    inside = [c for c in inside if not _always(c, {i.name: i.extent for i in iters})]
     value: Expr = Load(buffer, at)
     for condition in reversed(inside):
         value = select(condition, value, fill)
@@ -90,14 +89,6 @@ def pad_rule(task: Task, block: str, buffer: str) -> Task:
 def _same(a: Expr, b: Expr) -> bool:
     x, y = linear(a), linear(b)
     return x is not None and y is not None and dict(x.terms) == dict(y.terms) and x.constant == y.constant
-
-
-def _always(condition: Expr, ranges: dict[str, int]) -> bool:
-    assert isinstance(condition, Op)
-    a, b = (bounds(x, ranges) for x in condition.args)
-    if a is None or b is None:
-        return False
-    return {"lt": a[1] < b[0], "le": a[1] <= b[0], "gt": a[0] > b[1], "ge": a[0] >= b[1]}.get(condition.name, False)
 
 
 def _innermost_layout(rank: int, dim: int) -> Layout:

@@ -3,12 +3,12 @@
 The iterator is split into an outer and an inner one; of one of them every value gets a partial result of its own, which
 makes it spatial: it can go to threads, or to the lanes of a vector.
 
-    Y[m] += X[m, k]        k:1000, size 256
+    Y[m] += X[m, k]                 k:1000
 
-    parts inner            Y_parts[m, l] += X[m, k * 256 + l]     k:4  where k * 256 + l < 1000
-                           Y[m] += Y_parts[m, l]                  l:256
-    parts outer            Y_parts[p, m] += X[m, p * 256 + k]     p:3, k:256
-                           Y[m] += Y_parts[p, m] if p < 3 else X[m, p + 765]     p:235
+    parts inner, size 256           Y_parts[m, l] += X[m, k * 256 + l]     k:4  where k * 256 + l < 1000
+                                    Y[m] += Y_parts[m, l]                  l:256
+    parts outer, size 16, count 3   Y_parts[p, m] += X[m, p * 320 + k]     p:3, k:320
+                                    Y[m] += Y_parts[p, m] if p < 3 else X[m, p + 957]     p:43
 
 Sums round otherwise than what was there.
 """
@@ -27,24 +27,28 @@ NAMES = {
 }  # of the new iterator, the first that is free
 
 
-def rfactor_rule(task: Task, block: str, iter: str, size: int, parts: str) -> Task:
-    """`block` reduces over `iter`, of which the inner iterator has `size` values; `parts` says which of the two is
-    spatial: "inner" or "outer". What the outer parts leave over is added at the end. Raises DoesNotApply."""
+def rfactor_rule(task: Task, block: str, iter: str, size: int, parts: str, count: int = 0) -> Task:
+    """`block` reduces over `iter`, of which one iterator is spatial then, as `parts` says: the "inner" one, of `size`
+    values, or the "outer" one, of `count`, beside an inner one of as many times `size` values as fit. What the outer
+    parts leave over is added at the end. Raises DoesNotApply."""
     whole = plain_block(task, block)
     split = next((i for i in whole.reduction if i.name == iter), None)
     if split is None or not all(isinstance(i, (Var, Const)) for w in whole.writes for i in w.indices):
         raise DoesNotApply(f"block {block} does not reduce over {iter}, or does not write plainly")
     if parts == "inner":
         return _factored(task, whole, split, size)
-    count, leftover = divmod(split.extent, size)
+    part = split.extent // count // size * size if count > 0 else 0
     alone = all(i is split or i.extent == 1 for i in whole.reduction)
-    if not count or (leftover and (not alone or whole.where)):
-        raise DoesNotApply(f"{size} does not divide {iter} of block {block}")
-    return _factored(task, whole, split, size, count, leftover)
+    if not part or (part * count != split.extent and (not alone or whole.where)):
+        raise DoesNotApply(f"{count} parts of whole {size} do not divide {iter} of block {block}")
+    return _factored(
+        task, whole, split, part, count, split.extent - part * count if alone and size * count > 1 else None
+    )
 
 
-def _factored(task: Task, whole: Block, split: Iter, size: int, count: int = 0, leftover: int = 0) -> Task:
-    """With `count` outer parts and `leftover` elements more; or with `size` inner parts, if `count` is 0."""
+def _factored(task: Task, whole: Block, split: Iter, size: int, count: int = 0, leftover: int | None = None) -> Task:
+    """With `count` outer parts and `leftover` elements more, where there may be some; or with `size` inner parts, if
+    `count` is 0."""
     kind = "outer" if count else "inner"
     part = next(n for n in NAMES[kind] if n not in whole.ranges)
     name = fresh(task, f"{whole.name}_parts" if count else f"{whole.name}_lanes")
@@ -67,9 +71,11 @@ def _factored(task: Task, whole: Block, split: Iter, size: int, count: int = 0, 
         writes.append(Load(buffer.name, at))
         single: dict[str, Expr] = {i.name: Const(0) for i in whole.reduction}  # others, where elements are left over
         beyond = substitute(body, {**single, split.name: op("add", Var(part), count * size - count)})
-        ends.append(select(op("lt", Var(part), count), writes[-1], beyond) if leftover else writes[-1])
+        ends.append(select(op("lt", Var(part), count), writes[-1], beyond) if leftover is not None else writes[-1])
     partial = whole.mapped(lambda e: element if e == Var(split.name) else None)
     where = partial.where if count or split.extent % size == 0 else (*partial.where, op("lt", element, split.extent))
     partial = replace(partial, name=name, iters=iters, writes=tuple(writes), where=where)
-    last = replace(whole, iters=(*whole.spatial, Iter(part, new.extent + leftover, True)), body=tuple(ends), where=())
+    last = replace(
+        whole, iters=(*whole.spatial, Iter(part, new.extent + (leftover or 0), True)), body=tuple(ends), where=()
+    )
     return replaced(task, exchanged(task, whole, partial, last), *buffers)

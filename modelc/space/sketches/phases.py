@@ -181,18 +181,18 @@ def parted(
         wanted = 1
     if not side.reduce:
         wanted = min(wanted, steps // (LEAST_STEPS if target.cores > 1 else SHORT_CHAIN))
-    size = outer.extent
+    ways = list[tuple[int, int]]()  # how many parts, and of whole which units
     if wanted > 1 and steps == outer.extent:
-        size = max(unit, size // wanted // unit * unit)
+        ways.append((min(wanted, max(1, outer.extent // unit)), unit))
     elif wanted > 1:
-        counts = range(wanted, min(MOST_PARTS * wanted, size) + 1)
-        size //= next((n for n in counts if size % n == 0), 1)
-    sizes = [size] if size < outer.extent else []
+        counts = range(wanted, min(MOST_PARTS * wanted, outer.extent) + 1)
+        ways += [(n, 1) for n in counts if outer.extent % n == 0][:1]
     if side.reduce and not block.spatial:
-        sizes.append(outer.extent)
-    for size in sizes:
+        ways.append((1, 1))
+    for count, whole in ways:
         with suppress(DoesNotApply):
-            task = applied(task, stages, "rfactor", block=block.name, iter=outer.name, size=size, parts="outer")
+            place = {"block": block.name, "iter": outer.name}
+            task = applied(task, stages, "rfactor", **place, parts="outer", size=whole, count=count)
             return task, partial_of(task, block.name)
     return task, block
 

@@ -175,6 +175,9 @@ class InPhases(Reductions):
     def start_values(self) -> dict[str, Value]:
         return asdict(PhaseKnobs())
 
+    def of_any_size(self) -> Values:
+        return {**self.start_values(), "parts": 0}  # parts are of a least size
+
     def made(self, values: Values) -> tuple[Task, Candidate]:
         return self.schedule(self.whole, self.machine, [*self.before], PhaseKnobs(**values))
 
