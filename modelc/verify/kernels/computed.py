@@ -31,7 +31,7 @@ NEAR = 1.0  # standard deviations of roundings from the meaning in float64: of w
 COMPUTED, ALWAYS = 256, 16  # samples that are computed as the kernel computes them: the farthest; at least
 TRANSFORMED = 8  # times as few of a kernel whose transforms are computed with each
 MACHINE_POINTS = 1 << 28
-AT_ONCE = 1 << 23  # points of an evaluation, whose numbers, errors and places are there together: about a gigabyte
+AT_ONCE = 1 << 25  # points of an evaluation, whose numbers, errors and places are there together: about 4 GB
 
 
 @dataclass
