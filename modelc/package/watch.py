@@ -15,7 +15,7 @@ from modelc.errors import PackageError
 
 HEAD = 16  # bytes before each record
 LETTERS = {"arena": "a", "params": "P", "input": "i", "output": "o", "random": "r", "slot": "s", "size": "z"}
-Data = bytes | bytearray
+Data = bytes | bytearray | memoryview  # of bytes
 
 
 class Place(NamedTuple):

@@ -48,7 +48,7 @@ from modelc.verify.kernels.blueprint import Blueprint
 from modelc.verify.kernels.calls import Row, calls_of, rows_of, uses_by_step
 from modelc.verify.kernels.imported import taken_over
 from modelc.verify.kernels.judge import Judge
-from modelc.verify.kernels.reading import BOTH_RIGHT, UNEXPLAINED, Explanation
+from modelc.verify.kernels.reading import BOTH_RIGHT, Explanation
 from modelc.verify.kernels.samples import EFFORTS, Effort
 from modelc.verify.narrow import narrow_outputs
 from modelc.verify.pieces import Limits, Written
@@ -120,9 +120,11 @@ def verify_outputs(
         uses, indices = read_uses(model), list[Arrays]()
         indexing = index_inputs(uses)
         going = _Going(say, _expected(read, given, drawn_for if feeds is not given else (), samples))
-        variants, ran, declined = dict[int, None](), set[int](), dict[int, str]()
+        variants, ran, declined, latest = dict[int, None](), set[int](), dict[int, str](), -1
         for number, feed in feeds:
-            variants[number] = None
+            if inside and variants and number != latest:
+                inside[latest].release()
+            variants[number], latest = None, number
             fed = wanted.feed({**feed, **carried.before(number)}, compared)
             compared += 1
             within = inside[number] if inside else None
@@ -273,6 +275,11 @@ class _Inside:
             self.judge.not_run(row.use, row.buffer)
         self.outputs = outputs
 
+    def release(self) -> None:
+        """Forgets the last run, as one of another variant follows."""
+        self.judge.release()
+        self.outputs, self.unseen = {}, ()
+
     def witnessed(self, model: Path, feed: Arrays, whole: Whole, departs: bool) -> Witnessed:
         """Every kernel of the last run against ONNX Runtime's piece; where an output `departs`, in the whole too. An
         output that is a view of what a kernel wrote is one more value, right by its meaning as that is; and so is what
@@ -298,7 +305,7 @@ class _Inside:
                 return BOTH_RIGHT
             if name in assembled:
                 near = distance(assembled[name][1], theirs, limits.rtol, limits.atol)
-                return BOTH_RIGHT if near.passed else UNEXPLAINED
+                return BOTH_RIGHT if near.passed else Explanation(self.judge.right, None)
             return self.judge.explains(name, theirs, whole=departs or bool(self.judge.doubted))
 
         ordinary = 0.0 if self.judge.doubted else whole.ordinary(self.number)  # of a doubt pieces decide

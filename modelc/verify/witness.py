@@ -17,8 +17,7 @@ each value all elements are compared:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -41,6 +40,7 @@ from modelc.verify.report import MOVING, ORDINARY, SILENT, LayerReport
 R = TypeVar("R")
 Array = NDArray[Any]
 LEAST_SHARED = 1 << 18  # elements that several processes compare
+LOT = 1 << 28  # bytes of values that are compared at a time, of which ONNX Runtime and files have copies
 MOVED = 0.01  # of the tolerance: how far inputs are moved to see how far a piece moves
 MOVED_LITTLE = 4 * ROUNDOFF["float32"]  # and where another arithmetic of the same meaning may be why: x * a + b for
 # (x - mean) * s, of which the parts cancel
@@ -73,58 +73,93 @@ def compare_pieces(
     """One report for each of `values`, which kernels wrote or read when the model's inputs were `feed`. `explains` says
     of ONNX Runtime's numbers for a value what is known of the elements that are not ours. `whole`: they are compared
     with those of the whole model too."""
-    with TemporaryFolder("pieces") as folder, ExitStack() as stack:
-        bare, path = Path(folder) / "model.onnx", Path(folder) / "pieces.onnx"
-        expose(model, [*values], bare)
-        apart, reports = list[Apart](), dict[str, LayerReport]()
+    apart, reports = list[Apart](), dict[str, LayerReport]()
+    there = dict[str, Written]()
+    for names in _lots(values):
+        of_lot, theirs = _in_whole(model, feed, {name: values[name] for name in names}, whole)
+        there |= of_lot
+        beside_whole = partial(_beside_whole, of_lot, theirs, limits)
+        for name, (far, beyond) in _by_value(beside_whole, of_lot) if whole else ():
+            value = of_lot[name]
+            apart.append(Apart(value.kernel, name, far.rms_rel, beyond))
+            if _is_ordinary(far, value, limits.units):
+                referee = ORDINARY if beyond else ""
+                reports[name] = LayerReport(value.kernel, name, value.nodes, far, referee=referee)
+    asked = {name: value for name, value in there.items() if name not in reports}
+    for names in _lots(asked):
+        reports |= _by_pieces(model, feed, there, names, limits, explains)
+    return Witnessed(tuple(reports[name] for name in there), tuple(apart))
+
+
+def _lots(values: Mapping[str, Written]) -> list[list[str]]:
+    """The names in their order, in lots of LOT bytes: ONNX Runtime has so many numbers beside ours at a time."""
+    lots, size = list[list[str]](), 0
+    for name, value in values.items():
+        if not lots or size + value.array.nbytes > LOT:
+            lots.append([])
+            size = 0
+        lots[-1].append(name)
+        size += value.array.nbytes
+    return lots
+
+
+def _in_whole(
+    model: Path, feed: Mapping[str, Array], values: Mapping[str, Written], whole: bool
+) -> tuple[dict[str, Written], dict[str, Array]]:
+    """Those of `values` that the model has with the same dtype and shape, as far as it has each in this run; and what
+    ONNX Runtime makes of them, where the `whole` is asked for."""
+    with TemporaryFolder("pieces") as folder:
+        expose(model, [*values], bare := Path(folder) / "model.onnx")
         with Engine("ort-unoptimised", bare, timed=False) as engine:
-            if whole:
-                run = engine.run(feed)
-                kinds = {name: (array.dtype.name, array.shape) for name, array in run.items()}
-            else:
-                kinds = engine.shapes(feed)
-            values = {name: value.within(kinds[name][1]) for name, value in values.items() if name in kinds}
-            values = {name: v for name, v in values.items() if (v.array.dtype.name, v.array.shape) == kinds[name]}
-            if whole:
+            run = engine.run(feed) if whole else {}
+            kinds = {name: (x.dtype.name, x.shape) for name, x in run.items()} if whole else engine.shapes(feed)
+    there = {name: value.within(kinds[name][1]) for name, value in values.items() if name in kinds}
+    return {name: v for name, v in there.items() if (v.array.dtype.name, v.array.shape) == kinds[name]}, run
 
-                def beside_whole(name: str) -> tuple[Distance, bool]:
-                    far = distance(values[name].array, run[name], limits.rtol, limits.atol)
-                    return far, bool(values[name].unsettled(run[name]).any())
 
-                for name, (far, beyond) in _by_value(beside_whole, values):
-                    value = values[name]
-                    apart.append(Apart(value.kernel, name, far.rms_rel, beyond))
-                    if _is_ordinary(far, value, limits.units):
-                        referee = ORDINARY if beyond else ""
-                        reports[name] = LayerReport(value.kernel, name, value.nodes, far, referee=referee)
-                del run
-        arrays = {name: value.array for name, value in values.items()}
-        asked = {name: value for name, value in values.items() if name not in reports}
-        if not asked:
-            return Witnessed(tuple(reports.values()), tuple(apart))
+def _beside_whole(
+    values: Mapping[str, Written], theirs: Mapping[str, Array], limits: Limits, name: str
+) -> tuple[Distance, bool]:
+    """How far a value is from ONNX Runtime's, and whether some element is beyond roundoff."""
+    far = distance(values[name].array, theirs[name], limits.rtol, limits.atol)
+    return far, bool(values[name].unsettled(theirs[name]).any())
+
+
+def _by_pieces(
+    model: Path,
+    feed: Mapping[str, Array],
+    values: Mapping[str, Written],
+    names: Sequence[str],
+    limits: Limits,
+    explains: Callable[[str, Array], Explanation],
+) -> dict[str, LayerReport]:
+    """The reports on some of `values` by pieces of the model, which is cut at all of them."""
+    arrays, asked = {name: value.array for name, value in values.items()}, {name: values[name] for name in names}
+    with TemporaryFolder("pieces") as folder:
+        path = Path(folder) / "pieces.onnx"
         made = cut(model, arrays, path, asked)
         fed = {**feed, **{made.given[name]: np.asarray(arrays[name], order="C") for name in made.given}}
-        engine = stack.enter_context(Engine("ort-unoptimised", path, timed=False))
-        reference = engine.run(fed)
-        tensors = {**{name: reference[place] for name, place in made.read.items()}, **feed, **arrays}
-        pieces = {
-            name: Piece(value, name, reference[name], made.spans.get(name, Span(None, 0)), limits)
-            for name, value in asked.items()
-        }
+        with Engine("ort-unoptimised", path, timed=False) as engine:
+            reference = engine.run(fed)
+            tensors = {**{name: reference[place] for name, place in made.read.items()}, **feed, **arrays}
+            pieces = {
+                name: Piece(value, name, reference[name], made.spans.get(name, Span(None, 0)), limits)
+                for name, value in asked.items()
+            }
 
-        def beside_piece(name: str) -> tuple[LayerReport, Explanation]:
-            settled = pieces[name].is_settled(tensors.__getitem__)
-            explained = BOTH_RIGHT if settled else explains(name, reference[name])
-            return pieces[name].report(explained, tensors.__getitem__), explained
+            def beside_piece(name: str) -> tuple[LayerReport, Explanation]:
+                settled = pieces[name].is_settled(tensors.__getitem__)
+                explained = BOTH_RIGHT if settled else explains(name, reference[name])
+                return pieces[name].report(explained, tensors.__getitem__), explained
 
-        in_doubt = dict[Piece, Explanation]()
-        for name, (report, explained) in _by_value(beside_piece, asked):
-            reports[name] = report
-            if not report.passed:
-                in_doubt[pieces[name]] = explained
-        for name, decision in _decisions(in_doubt, path, engine, fed, limits).items():
-            reports[name] = replace(reports[name], referee=decision)
-    return Witnessed(tuple(reports[name] for name in values), tuple(apart))
+            reports, in_doubt = dict[str, LayerReport](), dict[Piece, Explanation]()
+            for name, (report, explained) in _by_value(beside_piece, asked):
+                reports[name] = report
+                if not report.passed:
+                    in_doubt[pieces[name]] = explained
+            for name, decision in _decisions(in_doubt, path, engine, fed, limits).items():
+                reports[name] = replace(reports[name], referee=decision)
+    return reports
 
 
 def _by_value(read: Callable[[str], R], values: Mapping[str, Written]) -> list[tuple[str, R]]:
@@ -146,7 +181,7 @@ def _decisions(
         return [engine.run(moved_by(MOVED * limits.rtol, fed, seed)) for seed in range(MOVES)]
 
     def moves(piece: Piece, explained: Explanation) -> bool:
-        return piece.may_move(explained) and piece.moves_as_far([run[piece.name] for run in moved_runs()])
+        return piece.may_move(explained) and piece.moves_as_far([run[piece.name] for run in moved_runs()], explained)
 
     def moves_by_little(piece: Piece, explained: Explanation) -> bool:
         if piece.theirs.dtype.kind != "f" or not piece.may_move(explained):

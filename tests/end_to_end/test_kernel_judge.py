@@ -27,7 +27,7 @@ from modelc.frontend.onnx import import_model
 from modelc.ir.block import Block, Iter
 from modelc.ir.expr import Load, Op, Var, op
 from modelc.ir.interpret import run_block
-from modelc.ir.layout import reordered
+from modelc.ir.layout import Layout, reordered
 from modelc.ir.program import Placed
 from modelc.ir.scalar import OPERATIONS
 from modelc.ops import evaluate_graph
@@ -424,6 +424,20 @@ def test_expected_memory_knows_what_was_written_to_the_parts_of_a_root(data: st.
     assert expected.holds("first", bytes_of(first)) != expected.holds("second", bytes_of(second))
     expected.forget(["whole"])
     assert expected.holds("whole", bytes_of(whole))
+
+
+def test_what_was_written_as_a_whole_is_there_once_for_all_who_read_it() -> None:
+    whole = Placed("whole", "float32", (4, 4))
+    half = Placed("half", "float32", (2, 4), Layout(), whole.physical_strides, "whole", 0)
+    expected = ExpectedMemory({"whole": whole, "half": half})
+    data = np.arange(16, dtype=np.float32).tobytes()
+    expected.write("whole", data)
+    read = expected.shared("whole", bytes(bytearray(data)))
+    assert len(read) == len(data) and np.shares_memory(np.frombuffer(read, "u1"), np.frombuffer(data, "u1"))
+    part = data[:32]
+    assert expected.shared("half", part) is part
+    expected.write("half", bytes(32))  # into a copy: what was read stays
+    assert bytes(read) == data and expected.shared("whole", data) is data
 
 
 def test_a_part_of_a_concatenation_that_another_kernel_spoils_is_found(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from modelc.ops.operator import Inputs
 from modelc.package import read_package
 from modelc.verify.beginning import Apart, beginning_of, made_of
 from modelc.verify.compare import BF16, scaled, unsettled
+from modelc.verify.kernels.calls import KernelCall
+from modelc.verify.kernels.judge import Judge
 from modelc.verify.kernels.reading import BOTH_RIGHT, Explanation
 from modelc.verify.pieces import Limits, Piece, Written
 from modelc.verify.verdict import verify_outputs
@@ -162,6 +164,46 @@ def test_what_a_model_amplifies_passes_with_where_it_begins(tmp_path: Path) -> N
     said = result.report.sentence()
     assert re.search(r"'y' departs by \S+, and every kernel is right: a difference of \S+ at '[ab]' \(kernel", said)
     assert output.begins is not None and output.begins.difference < 1e-6 and output.begins.factor > 1e5
+
+
+def test_values_are_compared_in_lots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = cancelling(tmp_path / "m.onnx", 1e5)
+    package = compiled(model)
+    at_once = modelc.verify(package, model, per_layer=True)
+    monkeypatch.setattr("modelc.verify.witness.LOT", 1)
+    one_by_one = modelc.verify(package, model, per_layer=True)
+    assert one_by_one.passed and one_by_one.layers == at_once.layers and len(at_once.layers) > 1
+
+
+def test_many_points_are_evaluated_some_after_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = four_products(tmp_path / "m.onnx")
+    package = compiled(model)
+    at_once = modelc.verify(package, model, check="quick")
+    monkeypatch.setattr("modelc.verify.kernels.computed.AT_ONCE", 1 << 14)
+    in_parts = modelc.verify(package, model, check="quick")
+    assert at_once.passed and in_parts.passed
+    assert [k.worst for k in in_parts.kernels] == pytest.approx([k.worst for k in at_once.kernels], rel=1e-6)
+    assert not any(kernel.unjudged for kernel in in_parts.kernels)
+
+
+def test_of_many_departing_elements_the_farthest_and_some_others_are_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = cancelling(tmp_path / "m.onnx", 1e5)
+    package, evaluated, is_computed = compiled(model), list[int](), Judge._is_computed
+
+    def counted(judge: Judge, call: KernelCall, buffer: str, index: tuple[np.ndarray, ...]) -> bool:
+        evaluated.append(len(index[0]))
+        return is_computed(judge, call, buffer, index)
+
+    monkeypatch.setattr(Judge, "_is_computed", counted)
+    monkeypatch.setattr("modelc.verify.kernels.judge.MOST_DEPARTING", 8)
+    monkeypatch.setattr("modelc.verify.kernels.judge.DEPARTING_TERMS", 1)
+    for module in ("kernels.judge", "pieces"):  # as if all elements departed
+        monkeypatch.setattr(f"modelc.verify.{module}.unsettled", lambda ours, *_: np.ones(ours.shape, bool))
+    report = modelc.verify(package, model)
+    assert report.passed and report.outputs[0].amplified
+    assert len(evaluated) > 1 and set(evaluated) == {8}
 
 
 def test_what_is_left_by_rounding_alone_is_small(tmp_path: Path) -> None:

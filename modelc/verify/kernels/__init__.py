@@ -17,6 +17,7 @@ schedule.py  what Tasks mean beside the imported nodes, in float64
 computed.py  what a kernel wrote beside what its arithmetic makes of what it read
 reading.py   numbers beside what is expected, and the verdict
 memory.py    what was written so far: what is read has to be that
+room.py      how much of it is remembered
 judge.py     the verdict on every call
 report.py    what was found
 """

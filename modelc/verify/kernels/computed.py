@@ -17,6 +17,8 @@ from modelc.space.rules.derivation import constant_data, rounding_error
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 from modelc.verify.kernels.calls import KernelCall
 from modelc.verify.kernels.demand import Definitions, Evaluator
+from modelc.verify.kernels.elements import joined, taken
+from modelc.verify.kernels.inverse import TakesTooLong
 from modelc.verify.kernels.machine import Machine
 from modelc.verify.kernels.meaning import of_task
 from modelc.verify.kernels.reading import Reading, Verdict
@@ -29,6 +31,7 @@ NEAR = 1.0  # standard deviations of roundings from the meaning in float64: of w
 COMPUTED, ALWAYS = 256, 16  # samples that are computed as the kernel computes them: the farthest; at least
 TRANSFORMED = 8  # times as few of a kernel whose transforms are computed with each
 MACHINE_POINTS = 1 << 28
+AT_ONCE = 1 << 25  # points of an evaluation, whose numbers, errors and places are there together: about 4 GB
 
 
 @dataclass
@@ -120,12 +123,24 @@ class Kernels:
     def evaluated(
         self, definitions: Definitions, buffer: str, index: tuple[Array, ...], points: int | None = None
     ) -> Rounded:
-        """The elements of a buffer at `index`. Raises CannotSay."""
-        evaluator = Evaluator(definitions, self.points if points is None else points)
-        try:
-            return evaluator.elements(buffer, index)
-        finally:
-            self.work += evaluator.work
+        """The elements of a buffer at `index`; of many points some after the others, neighbours, which read much the
+        same, together. Raises CannotSay."""
+        left, parts = self.points if points is None else points, list[Rounded]()
+        pending, done = [np.lexsort(index[::-1]) if index else np.zeros(1, np.int64)], list[Array]()
+        while pending:
+            part = pending.pop()
+            evaluator = Evaluator(definitions, left if part.size == 1 else min(left, AT_ONCE))
+            try:
+                parts.append(evaluator.elements(buffer, tuple(i[part] for i in index)))
+                done.append(part)
+                left -= evaluator.spent
+            except TakesTooLong:
+                if part.size == 1 or left <= AT_ONCE:
+                    raise
+                pending += np.array_split(part, 2)
+            finally:
+                self.work += evaluator.work
+        return taken(joined(parts, parts[0].dtype), np.argsort(np.concatenate(done)))
 
     def _constants(self, call: KernelCall) -> dict[str, Array]:
         """What the Task's constants hold, in logical shape."""

@@ -33,7 +33,7 @@ from modelc.verify.kernels.elements import (
     unravelled,
     with_reduction,
 )
-from modelc.verify.kernels.inverse import CannotSay, Index, Inverse
+from modelc.verify.kernels.inverse import CannotSay, Index, Inverse, TakesTooLong
 from modelc.verify.kernels.machine import Machine
 from modelc.verify.kernels.products import Factors, factors_of, matrix_products, rows_of
 from modelc.verify.kernels.rounding import PLACES, Analysis, Rounded, exact, extreme, has_digits_of, is_float
@@ -307,7 +307,7 @@ class Evaluator:
     def _spend(self, points: int) -> None:
         self.spent += points
         if self.spent > self.budget:
-            raise CannotSay("it would take too long")
+            raise TakesTooLong("it would take too long")
 
     def _evaluate(self, body: Sequence[Expr], env: Mapping[str, Array], order: Order) -> list[Rounded]:
         """Expressions at the points of `env`."""

@@ -22,6 +22,10 @@ class CannotSay(Exception):
     """The elements cannot be evaluated, for the reason given."""
 
 
+class TakesTooLong(CannotSay):
+    """The elements need more points than they may."""
+
+
 class Inverse:
     """From elements that a Block writes to the points of its spatial iterators. Each index is an iterator (times a
     step, further by an offset), or the digits of several; else every point is looked up."""

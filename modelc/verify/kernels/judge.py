@@ -39,13 +39,13 @@ from modelc.verify.kernels.meaning import Imported, channels_of, every_graph
 from modelc.verify.kernels.memory import ExpectedMemory
 from modelc.verify.kernels.reading import UNEXPLAINED, Explanation, Reading
 from modelc.verify.kernels.report import KernelReport, Silence
+from modelc.verify.kernels.room import room
 from modelc.verify.kernels.rounding import PLACES
 from modelc.verify.kernels.samples import Effort, chosen, telling
 from modelc.verify.kernels.schedule import Cut, Scheduling
 from modelc.verify.kernels.stored import in_model
 
 Array = NDArray[Any]
-REMEMBERED_BYTES = 1 << 30  # of values that kernels wrote, for what is made of values that are none of the model's
 LANES = 4  # of kernels, that are judged at the same time at most
 WAITING_BYTES = 1 << 29  # of calls that wait to be judged
 LEAST_SHARED_BYTES = 1 << 20  # of those that several processes judge
@@ -54,7 +54,8 @@ FEW = Effort(
 )  # of later runs, and of a kernel that was judged in another place
 FEWEST = replace(FEW, positions=1, samples=1 << 9, operands=1 << 14)  # where time is over
 MOST_DEPARTING = 1 << 9  # numbers that stand for a value which is near in the whole model
-DEPARTING = 1 << 12  # numbers that depart from another engine's, which are judged at a time
+DEPARTING = 1 << 12  # numbers that depart from another engine's, which are judged: the farthest, and as many others
+DEPARTING_TERMS = 1 << 21  # that these numbers may have in all, where that leaves MOST_DEPARTING
 LEAST_WORK = 1.2e7  # that all kernels of a package may take, however few they are
 JUDGED_RUNS = 2  # in which kernels are judged while there is time; in later ones for half of it
 SOME_CHANNELS = 16  # are looked at in the second run beside those that never varied in the first, and of equal kernels
@@ -87,6 +88,7 @@ class Judge:
     _writers: dict[str, tuple[KernelCall, str]] = field(default_factory=dict)  # of those that kernels wrote
     _assembled: dict[str, tuple[BoundTask, Array]] = field(default_factory=dict)  # read whole, and written in parts
     _bytes: int = 0
+    _room: int = 0  # of values that kernels wrote, for what is made of values that are none of the model's
     _memories: dict[int, ExpectedMemory] = field(default_factory=dict)  # by the Program's identity
     _channels: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
     _compared: bool = False  # whether all constants of the package were
@@ -138,9 +140,8 @@ class Judge:
 
     def begin(self, feed: Mapping[str, Array]) -> None:
         """A run on these inputs begins; states are none of them."""
-        self._given, self._writers, self._assembled, self._bytes, self._memories = dict(feed), {}, {}, 0, {}
-        self._usable = {}
-        self._evicted = False
+        self.release()
+        self._given, self._bytes, self._evicted, self._room = dict(feed), 0, False, room()
         self.runs += 1
         program = self.blueprint.program
         for name, array in feed.items():
@@ -157,10 +158,14 @@ class Judge:
         report = KernelReport(bound.task.name, bound.task.nodes, calls=1)
         memory = self._memory(program)
         memory.at_call(call.number)
+        reads = dict(call.read_bytes)
         for buffer, data in call.read_bytes.items():
-            if not memory.holds(bound.values[buffer], data):
+            if memory.holds(bound.values[buffer], data):
+                reads[buffer] = memory.shared(bound.values[buffer], data)
+            else:
                 sentence = "is read as something else than what was written there before"
                 report = report.with_fault(bound.values[buffer], sentence)
+        call = replace(call, read_bytes=reads)
         self._waiting.append((call, report))
         self._waiting_bytes += sum(map(len, (*call.read_bytes.values(), *call.wrote_bytes.values())))
         self.remember(call)
@@ -220,6 +225,10 @@ class Judge:
             if not stays:
                 self._fault(program, writer, name, "is something else at the end of the run than what was written")
 
+    def release(self) -> None:
+        """Forgets the values of the last run."""
+        self._given, self._writers, self._assembled, self._usable, self._memories = {}, {}, {}, {}, {}
+
     def _fault(self, program: Program, bound: BoundTask, value: str, sentence: str) -> None:
         key = (program.name, bound.task.name)
         report = self.reports.get(key, KernelReport(bound.task.name, bound.task.nodes))
@@ -237,7 +246,7 @@ class Judge:
             for buffer, array in call.read.items():
                 name = bound.values[buffer]
                 new = name in self.blueprint.graph.values and name not in self._given.keys() | self._assembled.keys()
-                if new and self._bytes + array.nbytes <= REMEMBERED_BYTES:
+                if new and self._bytes + array.nbytes <= self._room:
                     self._assembled[name] = bound, array
                     self._bytes += array.nbytes
         memory.forget(self._last_reads.get(id(bound), ()))
@@ -248,7 +257,7 @@ class Judge:
             self._given[name], self._writers[name] = array, (call, buffer)
             self._usable.pop(name, None)
             self._bytes += array.nbytes
-            while self._bytes > REMEMBERED_BYTES:
+            while self._bytes > self._room:
                 oldest = next(iter(self._writers))
                 del self._writers[oldest]
                 self._bytes -= self._given.pop(oldest).nbytes
@@ -276,17 +285,20 @@ class Judge:
 
     def explains(self, name: str, theirs: Array, whole: bool = True) -> Explanation:
         """What is known of the elements of a value of the last run that depart from `theirs`, another engine's, beyond
-        roundoff: of the `whole` value, or of those that depart most."""
+        roundoff: of those of the `whole` value, or of a few; where there are many, of those that depart most and of
+        some of the others."""
         call, buffer = self._writers[name]
         ours = in_model(self._given[name], self.blueprint.graph.values[name], self.blueprint.graph)
         if ours is None or any(n < m for n, m in zip(ours.shape, theirs.shape, strict=True)):
             return UNEXPLAINED
         ours = ours[tuple(slice(m) for m in theirs.shape)]
         departing = np.flatnonzero(unsettled(ours, theirs))
-        if not whole and departing.size > MOST_DEPARTING:
-            apart = differences(ours.reshape(-1)[departing], theirs.reshape(-1)[departing])
-            departing = np.sort(departing[np.argpartition(apart, -MOST_DEPARTING)[-MOST_DEPARTING:]])
-        pieces = [departing[k : k + DEPARTING] for k in range(0, departing.size, DEPARTING)]
+        apart = differences(ours.reshape(-1)[departing], theirs.reshape(-1)[departing])
+        departing = departing[np.argsort(-apart, kind="stable")]  # the farthest first
+        fitting = min(DEPARTING, DEPARTING_TERMS // _depth(call.use.bound.task))
+        most = max(MOST_DEPARTING, fitting if whole else 0)
+        others = departing[most :: max(1, departing.size // most)][: most * whole]
+        pieces = [np.sort(piece) for piece in (departing[:most], others)]
         indices = [np.unravel_index(piece, theirs.shape) if theirs.shape else () for piece in pieces]
         with np.errstate(all="ignore"):
             if not all(self._is_computed(call, buffer, index) for index in indices):
@@ -322,12 +334,17 @@ class Judge:
         """Why some element of some kernel of the last run was not judged; "" where all were. All elements of the
         `confirmed` values of the model are another engine's, or explained()."""
         if self._evicted:
-            return f"what kernels wrote takes more than {REMEMBERED_BYTES >> 30} GiB"
+            return f"what kernels wrote takes more than {self._room >> 30} GiB"
         for report in self.reports.values():
             for name, reason in report.unjudged.items():
                 if name in self.blueprint.graph.values and name not in confirmed:
                     return f"kernel {report.kernel} could not be judged: {reason}"
         return ""
+
+    @property
+    def right(self) -> bool:
+        """Whether every kernel was judged, and is right."""
+        return all(report.passed and not report.unjudged for report in self.reports.values())
 
     @property
     def doubted(self) -> frozenset[str]:

@@ -61,6 +61,14 @@ class ExpectedMemory:
             return np.array_equal(before, now)
         return bool((~_strided(place, written[place.offset :]) | (before == now)).all())
 
+    def shared(self, name: str, data: Data) -> Data:
+        """`data`, which is held, or what was written there where that lies by itself: one copy for all who read it."""
+        place = self._values[name]
+        whole, _ = self._roots.get(place.root, (None, None))
+        if whole is None or whole.flags.writeable or place.is_view or place.strides is not None:
+            return data
+        return whole.data.cast("B") if whole.nbytes == len(data) else data
+
     def begins_with(self, name: str, part: Array) -> bool:
         """Whether `part` is what was written at the beginning of each of the value's dimensions, as far as known."""
         place = self._values[name]
