@@ -118,6 +118,9 @@ def _print_package(package: dict[str, Any]) -> None:
                 say(f"  variant {k} {kind[:-1]} {t['name']}: {t['dtype']}[{shape}]")
     for one in package["sizes"]:
         numbers = range(one["least"], one["most"] + 1, one["step"])
+        if one["found"]:
+            say(f"  size          {one['name']}: {range_text(numbers)}, what a run finds")
+            continue
         if one["length"]:
             say(f"  size          {one['name']}: {range_text(numbers)}, how long caches are before a run")
             continue

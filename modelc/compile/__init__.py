@@ -4,6 +4,7 @@ options.py       what a row of the table of options says, and how texts of the c
 request.py       what is asked for: the table of options, for the command line, the library and modelc.yaml
 config.py        the configuration: defaults, and what a user's file changes
 opened.py        a dimension that is left open, and the sizes of it that matter
+found_order.py   Tasks run when the sizes are known that they depend on
 pinned.py        extents that a few samples do not pin down
 inputs.py        what of a model's inputs is fixed, by flags, data and configuration
 choices.py       choices.json: what an earlier package chose

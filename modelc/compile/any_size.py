@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
@@ -30,15 +30,17 @@ from modelc.ir.explain import Explained, Unexplained
 from modelc.ir.expr import Size
 from modelc.ir.generalise import generalised
 from modelc.ir.program import BoundTask, Placed, Program
-from modelc.ir.sizes import Sizes, is_sized, sized, sizes_of
+from modelc.ir.sizes import Sizes, at, is_sized, most, sized, sizes_of
+from modelc.ops.found import ROOM
 from modelc.package.runs import mattering, said_mattering
-from modelc.package.spec import FreeSize
+from modelc.package.spec import FOUND, FreeSize
 
 Array = NDArray[Any]
 MOST_SIZES = 16  # MC_MOST_SIZES in modelc_runtime.h
 RESIDUES, STRIDE = 17, 5  # sizes one after the other at which Tasks are looked at; of a second Size every fifth
 ENOUGH = 3  # numbers of a size that say what it is like at all
 FAR = 1.9  # times the usual size, from which on a sample is far
+LEAST_FOUND = 8  # of the most that is found: of less, samples would be too near each other
 SMALL = 0.25  # how much a small size counts beside usual and large ones, at which more time goes by
 AROUND = (1, 6)  # other samples lie so far from the usual size, at a third more, and at about twice of it
 
@@ -51,17 +53,52 @@ class AnySize:
     names: tuple[str, ...]
     free: tuple[FreeSize, ...]
     samples: tuple[Sizes, ...]
+    limits: Mapping[str, int] = field(default_factory=dict)  # of what is found the most in a run, in order
     pinned: tuple[int, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         """`batch 1..32, height 32..640 in steps of 32, with schedules for batch=8, height=160`, and of which others."""
+        named = [replace(s, name=name) for name, s in self.given.items()]
         bounds = ", ".join(
-            f"{name} {s.least * s.unit}..{s.most * s.unit}" + f" in steps of {s.unit}" * (s.unit > 1)
-            for name, s in zip(self.names, self.free, strict=True)
+            f"{s.name} {s.least * s.unit}..{s.most * s.unit}" + f" in steps of {s.unit}" * (s.unit > 1) for s in named
         )
-        named = [replace(s, name=name) for name, s in zip(self.names, self.free, strict=True)]
         others = "" if self.mattering else ", small and large sizes"
         return f"{bounds}, with schedules for {said_mattering(named)}{others}"
+
+    @property
+    def given(self) -> dict[str, FreeSize]:
+        """The sizes that no run finds, by the model's names for them."""
+        pairs = zip(self.names, self.free, strict=True)
+        return {name: size for name, size in pairs if not size.is_found}
+
+    @property
+    def found(self) -> tuple[FreeSize, ...]:
+        """The sizes that a run finds."""
+        return tuple(size for size in self.free if size.is_found)
+
+    def finding(self, name: str, most_at_samples: Sequence[int]) -> AnySize | None:
+        """The same with one more size that a run finds, of which this is the most at each of the samples; at the usual
+        one several rooms are looked at. None where there is too little room for that, or nobody knows how much."""
+        try:
+            limit = Explained(self.sizes, self.samples).number(tuple(most_at_samples))
+        except Unexplained:
+            return None
+        least, taken = min(most_at_samples), {size.name for size in self.free}
+        if least < LEAST_FOUND or name in taken or len(taken) == MOST_SIZES:
+            return None
+        found = FreeSize(name, ROOM, most(limit), 1, FOUND, -1)
+        usual, *others = _samples([replace(found, most=least - 1)])  # where all is found nothing is cut off
+        every = (*({**run, **usual} for run in self.samples), *({**self.usual, **run} for run in others))
+        return AnySize((*self.names, name), (*self.free, found), every, {**self.limits, name: limit})
+
+    def possible(self, runs: Iterable[Sizes]) -> tuple[Sizes, ...]:
+        """The runs, in which no more is found than there can be."""
+        possible = []
+        for run in runs:
+            for name, limit in self.limits.items():
+                run = {**run, name: min(run[name], max(at(limit, run), ROOM))}
+            possible.append(run)
+        return tuple(possible)
 
     @cached_property
     def sizes(self) -> tuple[Size, ...]:
@@ -81,8 +118,7 @@ class AnySize:
             steps = {size.name: k * pow(STRIDE, place) % RESIDUES for place, size in enumerate(self.free)}
             samples.append({s.name: min(first[s.name] + steps[s.name], s.most) for s in self.free})
         samples.append({size.name: size.most for size in self.free})
-        distinct = {tuple(run.values()): run for run in samples}
-        return Explained.knowing(self.pinned, self.sizes, tuple(distinct.values()))
+        return Explained.knowing(self.pinned, self.sizes, distinct(self.possible(samples)))
 
     @property
     def usual(self) -> Sizes:
@@ -98,7 +134,7 @@ class AnySize:
 
     def dims(self, run: Sizes) -> dict[str, int]:
         """What the model's dimensions are in a run."""
-        return {name: size.unit * run[size.name] for name, size in zip(self.names, self.free, strict=True)}
+        return {name: size.unit * run[size.name] for name, size in self.given.items()}
 
     @classmethod
     def of_package(cls, free: Sequence[FreeSize]) -> AnySize:
@@ -110,7 +146,7 @@ class AnySize:
         """What the dimensions may be, by the model's names for them."""
         return {
             name: Open(range(s.least * s.unit, s.most * s.unit + 1, s.unit), tuple(n * s.unit for n in s.matter))
-            for name, s in zip(self.names, self.free, strict=True)
+            for name, s in self.given.items()
         }
 
     @property
@@ -125,12 +161,17 @@ class AnySize:
         if self.mattering:
             return tuple((run, 1.0) for run in self.mattering)
         small = {s.name: max(s.least, self.usual[s.name] // 4) for s in self.free}
-        most = {s.name: s.most for s in self.free}
-        runs = ((small, SMALL), (most, 1.0), (self.usual, 1.0))
+        largest = {s.name: s.most for s in self.free}
+        runs = zip(self.possible((small, largest, self.usual)), (SMALL, 1.0, 1.0), strict=True)
         return tuple({tuple(run.values()): (run, weight) for run, weight in runs}.values())
 
+    def compared(self) -> tuple[Sizes, ...]:
+        """The sizes of inputs that a package is verified at; what is found is what the inputs say."""
+        names = [size.name for size in self.free if not size.is_found]
+        return distinct({name: run[name] for name in names} for run in self.checked())
+
     def checked(self) -> tuple[Sizes, ...]:
-        """The sizes that a package is verified at: others than the samples, where a range has enough of them; and
+        """The sizes that schedules are verified at: others than the samples, where a range has enough of them; and
         those that matter. Where a cache grows, one run after the other."""
         if any(size.is_length for size in self.free):
             return tuple(runs_in_order(self.free))
@@ -138,8 +179,13 @@ class AnySize:
         odd = {s.name: min(s.most, max(s.least, 2 * self.usual[s.name] // 3 + 2 * k)) for k, s in enumerate(self.free)}
         near = {s.name: min(s.most, s.least + 6 + k) for k, s in enumerate(self.free)}
         corners = [{**least, s.name: s.most} for s in self.free]
-        distinct = {tuple(run.values()): run for run in (odd, least, near, *corners, *self.mattering)}
-        return tuple(distinct.values())
+        corners += [{s.name: s.most for s in self.free}] * bool(self.limits)
+        return distinct(self.possible((odd, least, near, *corners, *self.mattering)))
+
+
+def distinct(runs: Iterable[Sizes]) -> tuple[Sizes, ...]:
+    """The runs, each once."""
+    return tuple({tuple(run.values()): run for run in runs}.values())
 
 
 def any_size(

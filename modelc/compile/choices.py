@@ -54,6 +54,16 @@ class Choices:
     real: Mapping[str, str] = field(default_factory=dict)  # quantized contractions that are float32 by price, and why
     free: Mapping[str, Open] = field(default_factory=dict)  # dimensions that are any; shapes are of samples then
 
+    @property
+    def shapes_of_inputs(self) -> tuple[Shapes, ...]:
+        """The shapes, each once: in several samples different numbers may be found at the same."""
+        return tuple({str(shapes): shapes for shapes in self.shapes}.values())
+
+    @property
+    def finding(self) -> bool:
+        """Whether what a run finds has sizes."""
+        return len(self.shapes) > len(self.shapes_of_inputs)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "modelc": self.version,

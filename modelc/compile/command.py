@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ from modelc.compile.choices import Choices, check_choices, digest_of, read_choic
 from modelc.compile.fixed import Inputs
 from modelc.compile.inputs import applied, as_chosen, made_for
 from modelc.compile.limits import Limits
-from modelc.compile.open_sizes import check_one_variant
-from modelc.compile.opening import decides_by_error, of_several_numbers, open_ranges, open_run
+from modelc.compile.open_sizes import FoundDiffer, check_one_variant
+from modelc.compile.opening import decides_by_error, may_find, of_several_numbers, open_ranges, open_run
 from modelc.compile.pipeline import Run, default_threads
 from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
@@ -81,10 +81,18 @@ def compile_request(request: CompileRequest) -> CompileResult:
         stack.enter_context(database or nullcontext())
         stack.enter_context(blaming(f"model {path}"))
         model = path if recipe is None else _quantized(path, recipe, request, stack)
+        asked_for = (model, digest, target, settings)
+        given = {"given_inputs": request.inputs, **facts}
+        as_before = not request.fixed.dims and not request.fixed.shapes
+        one_size = steering is None or (len(steering.shapes) == 1 and isinstance(request.database, bool))
+        if one_size and (locked.finding if locked is not None else may_find(path, wanted, settings, target)):
+            fixed = wanted if steering is None else replace(wanted, dims={}, shapes=steering.shapes)
+            finding = open_run(asked_for, fixed, ranges, locked, steering is None and as_before, **given).finding()
+            if finding.any_size.found:
+                with suppress(FoundDiffer):
+                    return finding.compile(request.place, request.verify, request.keep_unverified)
         if steering is None:
-            as_before = not request.fixed.dims and not request.fixed.shapes
-            asked_for = (model, digest, target, settings)
-            open_one = open_run(asked_for, wanted, ranges, locked, as_before, given_inputs=request.inputs, **facts)
+            open_one = open_run(asked_for, wanted, ranges, locked, as_before, **given)
             if request.inputs is not None:
                 open_one.compared()  # what does not fit is said before any work
             return open_one.compile(request.place, request.verify, request.keep_unverified)

@@ -68,7 +68,7 @@ def as_chosen(choices: Choices | None, fixed: Inputs, inputs: Inputs) -> Inputs:
     constants = {one.name: one.array() for one in choices.constants}
     if choices.free and not fixed.shapes and not fixed.dims:
         return replace(fixed, dims={**inputs.dims, **choices.free}, constants={**constants, **fixed.constants})
-    shapes = fixed.shapes or (() if fixed.dims else choices.shapes)
+    shapes = fixed.shapes or (() if fixed.dims else choices.shapes_of_inputs)
     return replace(fixed, shapes=shapes, constants={**constants, **fixed.constants})
 
 
@@ -79,7 +79,7 @@ def _given(graph: Graph, states: Mapping[str, str]) -> list[Value]:
 def made_for(choices: Choices, steering: Steered) -> bool:
     """Whether choices of the same model were made for the same shapes and constants."""
     constants = (FixedInput.of(name, array) for name, array in steering.constants.items())
-    return choices.shapes == steering.shapes and {*choices.constants} == {*constants}
+    return choices.shapes_of_inputs == steering.shapes and {*choices.constants} == {*constants}
 
 
 def data_of(data: Arrays | None, models: Sequence[Path]) -> list[Arrays | None]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from modelc.compile.any_size import AnySize, NeedsLargest, generalised_program, 
 from modelc.compile.caches import Caches, caches_of, growing_states
 from modelc.compile.choices import Shapes
 from modelc.compile.fixed import Inputs
+from modelc.compile.found_order import when_sizes_are_known
 from modelc.compile.opened import Open
 from modelc.compile.pinned import pin_extents
 from modelc.compile.pipeline import QUANTIZING, Built, Run, place_of
@@ -25,16 +26,18 @@ from modelc.compile.publish import Comparison, publish
 from modelc.compile.request import Request
 from modelc.errors import ConfigError, InvalidIR, ModelError, blaming
 from modelc.forks import shared
+from modelc.frontend.building.rooms import Rooms
 from modelc.frontend.building.trips import Trips, differing
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.load.read import element_type
 from modelc.frontend.onnx import import_model
 from modelc.frontend.steering.specialise import declared_shapes, free_inputs, resized
 from modelc.ir.block import Task
+from modelc.ir.explain import Unexplained
 from modelc.ir.generalise import instance, nest_at
 from modelc.ir.graph import Graph, Node, sized
 from modelc.ir.program import Program, check_places
-from modelc.ir.sizes import DependsOnSize, Sizes, is_sized, text_of
+from modelc.ir.sizes import DependsOnSize, Sizes, at, is_sized, text_of
 from modelc.package import Plan, TensorInfo, run_of, sizes_sentence
 from modelc.plan.program import Compiled
 from modelc.space.any_size import Looks, accepted_at_all_sizes, chosen_at_all_sizes, prepared
@@ -43,8 +46,13 @@ from modelc.verify.check import check_feed, without_constants
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 
 LEAST_SHARED = 1 << 12  # bytes of a constant that is compared with another graph's
+MOST_FOUND = 4  # nodes of which what they find has a size
 LOOKS = 8  # imports at the samples until it is known which nodes are loops
 INSTEAD = "give a dimension that is left open a number"
+
+
+class FoundDiffer(ModelError):
+    """No one package computes what is found as far as it is: there is one that computes the most."""
 
 
 def check_one_variant(request: Request, wanted: Inputs, ranges: Mapping[str, Open], asked: Mapping[str, bool]) -> None:
@@ -103,6 +111,7 @@ class OpenRun(Run):
     their own."""
 
     any_size: AnySize = field(default_factory=lambda: AnySize((), (), ()))
+    sampled: tuple[Sizes, ...] = ()  # whose `shapes` are; none: the samples
     given_inputs: Mapping[str, NDArray[Any]] | None = None
     caches: Caches | None = None  # None: it is not known yet
     loops: frozenset[str] | None = None  # nodes that sizes say the number of iterations of; None: it is not known yet
@@ -112,10 +121,12 @@ class OpenRun(Run):
         for _ in range(LOOKS):
             looks = [Trips(self.loops) for _ in self.shapes]
             graphs = list[Graph]()
-            for shapes, trips in zip(self.shapes, looks, strict=True):
-                graph = import_model(self.model, shapes, self.constants, bounds, trips, self.growing)
+            runs = self.sampled or self.any_size.samples
+            for run, shapes, trips in zip(runs, self.shapes, looks, strict=True):
+                rooms = self.rooms_at(run)
+                graph = import_model(self.model, shapes, self.constants, bounds, trips, self.growing, rooms)
                 graphs.append(worded_as(sharing(graph, graphs[0]), graphs[0]) if graphs else graph)
-            check_branches(graphs, [*map(self.any_size.dims, self.any_size.samples)])
+            check_branches(graphs, [*map(self.any_size.dims, runs)])
             loops = differing(looks)
             refused = {name: why for trips in looks for name, why in trips.refused.items() if name in loops}
             for name, why in refused.items():
@@ -132,8 +143,39 @@ class OpenRun(Run):
 
     def original_at(self, run: Sizes) -> Graph:
         """The model as it is imported in a run."""
-        trips, bounds = Trips(self.loops or frozenset()), self.config.inputs.bounds
-        return import_model(self.model, self.shapes_at(run), self.constants, bounds, trips, self.growing)
+        return self.imported_at(run, Trips(self.loops or frozenset()), self.rooms_at(run))
+
+    def imported_at(self, run: Sizes, trips: Trips, rooms: Rooms) -> Graph:
+        """The same, where loops stay as `trips` says, and what is found has these `rooms`."""
+        shapes, bounds = self.shapes_at(run), self.config.inputs.bounds
+        return import_model(self.model, shapes, self.constants, bounds, trips, self.growing, rooms)
+
+    def rooms_at(self, run: Sizes) -> Rooms:
+        """The rooms for what is found in a run."""
+        return Rooms({size.name: run[size.name] for size in self.any_size.found})
+
+    def finding(self) -> OpenRun:
+        """The same with the sizes that a run finds."""
+        found, tried = self, set[str]()
+        while len(tried) < MOST_FOUND:
+            every = []
+            for run in found.any_size.samples:
+                rooms = found.rooms_at(run)
+                try:
+                    found.imported_at(run, Trips(), rooms)
+                except ModelError:  # which is raised where the model is imported to be compiled
+                    return found
+                every.append(rooms.most)
+            name = next((name for name in every[0] if name not in tried), None)
+            if name is None:
+                break
+            tried.add(name)
+            known = all(name in most for most in every)
+            sizes = found.any_size.finding(name, [most[name] for most in every]) if known else None
+            if sizes is not None:
+                shapes_of = tuple(map(self.shapes_at, sizes.samples))
+                found = replace(found, any_size=sizes, free=sizes.free, shapes=shapes_of)
+        return found
 
     @property
     def opened(self) -> Mapping[str, Open]:
@@ -165,15 +207,45 @@ class OpenRun(Run):
         runs = (*self.any_size.checked(), self.any_size.usual)
         return Looks(self.any_size.explained_tasks, runs, self.any_size.weighed)
 
+    def programs(self) -> Programs:
+        with self.telling_found():
+            return super().programs()
+
+    @contextmanager
+    def telling_found(self) -> Iterator[None]:
+        """Where some sizes are found, what fails may fail because of them."""
+        try:
+            yield
+        except (ModelError, Unexplained) as wrong:
+            raise (FoundDiffer(str(wrong)) if self.any_size.found else wrong) from None
+
+    def check_found(self) -> None:
+        """Raises ModelError, or Unexplained, where little is found and a value has another shape than samples say."""
+        usual, explained = self.any_size.usual, self.any_size.explained
+        runs = [{**usual, size.name: size.least} for size in self.any_size.found]
+        shapes: dict[str, list[tuple[int, ...]]] = {}
+        for graph in self.imported.originals if runs else ():
+            for name, value in graph.values.items():
+                shapes.setdefault(name, []).append(value.shape)
+        for run in self.any_size.possible(runs):
+            there = self.original_at(run).values
+            for name, value in there.items():
+                told = zip(*shapes.get(name, ()), strict=True)
+                if value.data is None and (*(at(explained.number(n), run) for n in told),) != value.shape:
+                    raise ModelError(f"{name!r} is {list(value.shape)} where little is found, and not as samples say")
+
     def made_as_planned(self, programs: Programs, output: Path, verify: bool, keep_unverified: bool) -> Built:
         """schedule to verify, once. Raises ModelError for what no kernel of any size does."""
         try:
             return self._made(programs, output, verify, keep_unverified)
         except DependsOnSize as wrong:
-            raise ModelError(f"what is computed differs from size to size: {wrong}; {INSTEAD}") from None
+            kind = FoundDiffer if self.any_size.found else ModelError
+            raise kind(f"what is computed differs from size to size: {wrong}; {INSTEAD}") from None
 
     def _made(self, programs: Programs, output: Path, verify: bool, keep_unverified: bool) -> Built:
-        general = self.general(programs)
+        with self.telling_found():
+            self.check_found()
+            general = self.general(programs)
         for name in self.config.inputs.states.keys() - self.growing.keys():
             if any(map(is_sized, general.values[name].shape)):
                 shape = ", ".join(map(text_of, general.values[name].shape))
@@ -181,9 +253,11 @@ class OpenRun(Run):
                     f"--state {name}: its shape [{shape}] depends on a dimension that is left open, and a state has "
                     "one shape: give that dimension a number"
                 )
-        chosen = self.chosen(general, programs.rounded)
-        compiled = self.compiled(general, chosen)
-        return self.published(replace(programs, rounded=(general,)), chosen, compiled, output, verify, keep_unverified)
+        with self.telling_found():
+            chosen = self.chosen(general, programs.rounded)
+            compiled = self.compiled(general, chosen)
+            ordered = when_sizes_are_known(general)
+        return self.published(replace(programs, rounded=(ordered,)), chosen, compiled, output, verify, keep_unverified)
 
     def published(
         self,
@@ -203,7 +277,7 @@ class OpenRun(Run):
             self.model,
             inputs,
             self.config.verify,
-            [self.blueprint_at(run, general, chosen) for run in runs],
+            partial(self.blueprints_in, general, chosen),
             any(node.op in QUANTIZING for graph in self.imported.originals for node in graph.nodes),
             runs,
         )
@@ -216,12 +290,13 @@ class OpenRun(Run):
     def compared(self) -> tuple[Mapping[str, NDArray[Any]] | None, tuple[Sizes, ...]]:
         """The inputs to verify with, and at which sizes that is done: theirs among them. Raises InputError where they
         do not fit."""
-        runs = self.any_size.checked()
+        runs = self.any_size.compared()
         if self.given_inputs is None:
             return None, runs
         inputs = without_constants(self.constants, self.given_inputs)
         what = f"the model {self.model}"
-        own = run_of(Plan(self.tensors_at(self.any_size.usual), (), (), free=self.free), inputs, what)
+        free = tuple(self.any_size.given.values())
+        own = run_of(Plan(self.tensors_at(self.any_size.usual), (), (), free=free), inputs, what)
         check_feed([self.tensors_at(own)], inputs, what)
         if self.growing:  # the first run of several
             return inputs, (own, *runs)
@@ -242,7 +317,8 @@ class OpenRun(Run):
         try:
             return generalised_program(programs.rounded, None, self.any_size)
         except NeedsLargest:
-            largest = replace(self, shapes=(self.shapes_at(self.any_size.largest),))
+            run = self.any_size.largest
+            largest = replace(self, shapes=(self.shapes_at(run),), sampled=(run,))
             layouts = programs.layouts[:1]
             (program,) = largest.partitioning.stored(layouts, programs.kept[:1]).rounded
             return generalised_program(programs.rounded, program, self.any_size)
@@ -303,13 +379,22 @@ class OpenRun(Run):
     def blueprints_at(self, runs: Sequence[Sizes]) -> tuple[Blueprint, ...]:
         """What the kernels of a package are judged by in runs, which was made with the schedules that are given. Raises
         ConfigError where some Task has none."""
-        general = self.general(self.programs())
+        general = when_sizes_are_known(self.general(self.programs()))
         tasks = {bound.task.hash: bound.task for bound in general.kernels}
         if missing := [task.name for key, task in tasks.items() if key not in self.tasks]:
             counts = f"{len(missing)} of {len(tasks)} Tasks"
             raise ConfigError(f"there is no schedule of {counts} of {self.model}, the first of which is {missing[0]}")
         schedules = {key: self.as_chosen(task) for key, task in tasks.items()}
-        return tuple(self.blueprint_at(run, general, schedules) for run in runs)
+        return self.blueprints_in(general, schedules, runs)
+
+    def blueprints_in(
+        self, general: Program, schedules: Mapping[str, Chosen], runs: Sequence[Sizes]
+    ) -> tuple[Blueprint, ...]:
+        """What the kernels are judged by in each of the runs."""
+        distinct = {tuple(run.values()): run for run in runs}
+        with self.telling_found():
+            made = {key: self.blueprint_at(run, general, schedules) for key, run in distinct.items()}
+        return tuple(made[tuple(run.values())] for run in runs)
 
     def check_outputs(self, run: Sizes, graph: Graph, program: Program) -> None:
         """Raises ModelError where the model has another output in a run than the Program for every size."""

@@ -25,6 +25,7 @@ from modelc.partition.narrow_products import narrowing
 from modelc.target import Target, load_target
 
 Ranges = Mapping[str, Open]
+FINDING = ("NonZero", "Compress", "NonMaxSuppression", "Unique")  # operators whose results are as long as a run finds
 
 
 def may_be_open(
@@ -108,12 +109,14 @@ def open_run(
     fixed = {name: numbers for name, numbers in wanted.dims.items() if name not in ranges}
     each = [{**fixed, **{n: (k,) for n, k in open_sizes.dims(run).items()}} for run in open_sizes.samples]
     if locked is not None and as_chosen:
-        if len(locked.shapes) != len(each):
-            raise ConfigError(f"the choices have {len(locked.shapes)} shapes; expected one for each of {len(each)}")
-        steering = [applied(replace(wanted, dims={}, shapes=(one,)), model) for one in locked.shapes]
+        known = locked.shapes_of_inputs
+        if len(known) != len(each):
+            raise ConfigError(f"the choices have {len(known)} shapes; expected one for each of {len(each)}")
+        steering = [applied(replace(wanted, dims={}, shapes=(one,)), model) for one in known]
     else:
         steering = [applied(replace(wanted, dims=dims), model) for dims in each]
     shapes = tuple(shapes for steered in steering for shapes in steered.shapes)
+    notes = (f"takes {open_sizes}; --dim NAME=A..B@N, or NAME=N, says otherwise",) if ranges else ()
     alike = locked is not None and made_for(locked, Steered(shapes, steering[0].constants))
     return OpenRun(
         model=model,
@@ -123,9 +126,16 @@ def open_run(
         shapes=shapes,
         constants=steering[0].constants,
         locked=locked if alike and locked is not None and locked.free == ranges else None,
-        notes=(f"takes {open_sizes}; --dim NAME=A..B@N, or NAME=N, says otherwise",),
+        notes=notes,
         alike=True,
         free=open_sizes.free,
         any_size=open_sizes,
         **facts,
     )
+
+
+def may_find(model: Path, wanted: Inputs, settings: Config, target: Target) -> bool:
+    """Whether a package computes what a run finds as far as it is: not beside states, nor where precision auto decides
+    by one size."""
+    finds = any(node.op_type in FINDING for node in read_outline(model).graph.node)
+    return finds and not wanted.states and not decides_by_error(settings, target)

@@ -251,7 +251,7 @@ class Run:
             self.model,
             self.imported.inputs,
             self.config.verify,
-            self.blueprints(programs, compiled),
+            lambda runs: self.blueprints(programs, compiled),
             any(node.op in QUANTIZING for graph in self.imported.originals for node in graph.nodes),
         )
         filtered = {key for key, one in compiled.items() if verify and one.error_bound}

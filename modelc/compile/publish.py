@@ -21,6 +21,7 @@ from modelc.ir.sizes import Sizes
 from modelc.package import Package, PackageSpec, write_package
 from modelc.verify.compare import FILTERED
 from modelc.verify.engine import EngineError
+from modelc.verify.found import finding
 from modelc.verify.kernels.blueprint import Blueprint
 from modelc.verify.report import OutputReport, Report
 from modelc.verify.verdict import verify_outputs
@@ -39,12 +40,12 @@ class WrongByFiltering(VerificationError):
 @dataclass(frozen=True)
 class Comparison:
     """What a package is compared with: `model`, which ONNX Runtime runs on `inputs`, or on drawn ones; its kernels with
-    the `blueprints` of its variants. `quantized`: numbers are rounded to whole ones on the way."""
+    the `blueprints` of its variants, or of runs. `quantized`: numbers are rounded to whole ones on the way."""
 
     model: Path
     inputs: Mapping[str, NDArray[Any]] | None
     limits: Verification
-    blueprints: Sequence[Blueprint]
+    blueprints: Callable[[Sequence[Sizes]], Sequence[Blueprint]]
     quantized: bool = False
     runs: Sequence[Sizes] = ()  # sizes at which a package for any is compared
 
@@ -55,15 +56,16 @@ class Comparison:
     @property
     def samples(self) -> int:
         """Inputs that are drawn for each variant; for each of several sizes one."""
-        return 1 if self.runs else self.limits.samples
+        return 1 if len(self.runs) > 1 else self.limits.samples
 
     def report(self, folder: Path, say: Callable[[str], None]) -> Report:
         """How far the package in `folder` is off; `say` is told how many kernels of how many have run."""
         v = self.limits
+        runs, feeds = finding(folder, self.model, self.inputs, v.seed, self.samples, self.runs, True)
         policy = (v.seed, self.samples, v.rtol, v.atol, v.bf16, v.f16)
-        judged = (self.blueprints, v.check)
+        judged = (self.blueprints(runs), v.check)
         return verify_outputs(
-            folder, self.model, self.inputs, *policy, True, *judged, brief=True, say=say, runs=self.runs
+            folder, self.model, self.inputs, *policy, True, *judged, brief=True, say=say, runs=runs, feeds=feeds
         )
 
 

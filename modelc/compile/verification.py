@@ -27,6 +27,7 @@ from modelc.scratch import TemporaryFolder
 from modelc.verb import Progress
 from modelc.verify.check import other_model
 from modelc.verify.compare import ATOL, BF16, F16, RTOL, Tolerance
+from modelc.verify.found import finding
 from modelc.verify.kernels.blueprint import Blueprint
 from modelc.verify.kernels.samples import EFFORTS
 from modelc.verify.report import Report
@@ -95,7 +96,7 @@ def verify(
         if not differences and (quantized := _as_quantized(read, path, stack)) is not None:
             path, notes = quantized, ["the model is quantized as for the package, and compared so"]
         blueprints: tuple[Blueprint, ...] = ()
-        runs = _runs_of(read, inputs)
+        runs, feeds = finding(read.path, path, inputs, seed, samples, _runs_of(read, inputs), False)
         try:
             blueprints = blueprints_of(read, path, told, runs) if read_choices(read) else ()
         except TargetError as error:  # a user's intrinsics lie elsewhere
@@ -119,6 +120,7 @@ def verify(
             per_layer=per_layer,
             say=partial(told, "verify"),
             runs=runs,
+            feeds=feeds,
         )
         return replace(report, notes=(*notes, *report.notes))
 
@@ -128,7 +130,10 @@ def _runs_of(read: Package, inputs: Mapping[str, NDArray[Any]] | None) -> tuple[
     plan = read.manifest.variants[0]
     if not plan.free:
         return ()
-    return AnySize.of_package(plan.free).checked() if inputs is None else (run_of(plan, inputs, read.path),)
+    sizes = AnySize.of_package(plan.free)
+    if inputs is None:
+        return sizes.compared()
+    return (run_of(replace(plan, free=tuple(sizes.given.values())), inputs, read.path),)
 
 
 def _as_quantized(read: Package, model: Path, stack: ExitStack) -> Path | None:
@@ -165,11 +170,14 @@ def blueprints_of(
     }
     if free := read.manifest.variants[0].free:
         open_sizes = any_size(model, chosen.free, constants, chosen.config.inputs.states)
-        if open_sizes.free != tuple(replace(size, growth=0) for size in free) or len(open_sizes.samples) != len(
+        facts["shapes"] = chosen.shapes_of_inputs
+        opened = OpenRun(**facts, alike=True, free=open_sizes.free, any_size=open_sizes)
+        opened = opened.finding() if any(size.is_found for size in free) else opened
+        if opened.any_size.free != tuple(replace(size, growth=0) for size in free) or len(opened.shapes) != len(
             chosen.shapes
         ):
             raise ConfigError(f"{source} was chosen for other sizes than the package has: its kernels cannot be judged")
-        return OpenRun(**facts, alike=True, free=free, any_size=open_sizes).blueprints_at(runs)
+        return replace(opened, free=free).blueprints_at(runs)
     run = Run(**facts)
     programs = run.programs()
     tasks = {bound.task.hash: bound.task for program in programs.rounded for bound in program.kernels}

@@ -23,6 +23,7 @@ from modelc.frontend.building.build import Builder, OnnxNode
 from modelc.frontend.building.fold import KEPT, RANDOM, folded
 from modelc.frontend.building.functions import Functions, domain_of, operator_sets, schema_body
 from modelc.frontend.building.limits import FUNCTION_DEPTH
+from modelc.frontend.building.rooms import Rooms
 from modelc.frontend.building.trips import Trips
 from modelc.frontend.classical.linear import strings_refused
 from modelc.frontend.control.branches import both_branches, branch_of
@@ -48,7 +49,8 @@ from modelc.frontend.steering.specialise import check_declared, fix_constants, i
 from modelc.frontend.steering.uses import Uses, advised
 from modelc.frontend.witness.restated import restated
 from modelc.ir.expr import DTYPES
-from modelc.ir.graph import RANDOM_STATE, Graph, Node, Value, size_name
+from modelc.ir.graph import RANDOM_STATE, Graph, Node, Value, room_name, size_name
+from modelc.ops.found import ROOM
 
 
 def unsupported(
@@ -69,11 +71,12 @@ def import_model(
     bounds: Mapping[str, int] | None = None,
     trips: Trips | None = None,
     growing: Collection[str] = (),
+    rooms: Rooms | None = None,
 ) -> Graph:
     """The model as a Graph of static shapes. `shapes` fixes the free dimensions of inputs by name; `constants` are the
     inputs that are known when compiling; `bounds` says the most that values can be which sizes are made of. `trips`: it
     is one of several imports, at other shapes, for one package. `growing` are inputs that are caches, to which a run
-    appends what is new.
+    appends what is new. `rooms`: what is found has sizes of its own.
 
     Raises ModelError: one for all unsupported operators, one for all free dimensions, one for whatever else is wrong.
     """
@@ -84,7 +87,7 @@ def import_model(
     nodes = live_nodes(model, path)
     uses = Uses(model.graph, path.parent)
     _refuse(path, advised(uses, _lacking(model, nodes, bounds or ())))
-    builder = Builder(bounds=bounds or {}, trips=trips, growing=growing)
+    builder = Builder(bounds=bounds or {}, trips=trips, growing=growing, rooms=rooms)
     builder.advice = lambda name: f"{uses.advice(name)}{bound_advice(builder, name)}"
     importer = Importer(path.parent, _functions(model), builder, sizes=frozenset((*uses.sizes, *builder.bounds)))
     inputs = input_values(model.graph, shapes or {})
@@ -320,6 +323,11 @@ class Importer(Importing):
                 size = size_name(output, axis)
                 b.emit(replace(last, name=size, source=output), "Identity", (count,), outputs=(size,))
                 outputs += (size,)
+        for size, count in b.rooms.counts.items() if b.rooms is not None else ():
+            least = b.constant(np.int64(ROOM), f"{count}_least")
+            room = room_name(size)
+            b.emit(replace(last, name=room), "Max", (count, least), outputs=(room,))
+            outputs += (room,)
         constants = {x: v.data for x in dict.fromkeys(outputs) if (v := b.values[x]).data is not None}
         held = {name: b.constant(data, f"{name}_value") for name, data in constants.items()}
         b.nodes = [_reading(node, held) for node in b.nodes]

@@ -27,7 +27,18 @@ RANDOM_STATE = (
     "modelc:random"  # an input that the runtime gives: the handle's seed and the number of the run, uint64[2]
 )
 _SIZE = "modelc:size"  # begins the names of outputs that the runtime takes (size_name)
+_ROOM = "modelc:room"  # begins the names of outputs that are sizes themselves (room_name)
 Array = NDArray[Any]
+
+
+def room_name(size: str) -> str:
+    """The name of an int64 output that is, from there on, the size `size` of the run."""
+    return f"{_ROOM}:{size}"
+
+
+def room_of(name: str) -> str | None:
+    """The size that the output `name` is; None for another output."""
+    return name.removeprefix(f"{_ROOM}:") if name.startswith(f"{_ROOM}:") else None
 
 
 def size_name(output: str, axis: int) -> str:
@@ -44,9 +55,14 @@ def sized(name: str) -> tuple[str, int] | None:
     return output, int(axis)
 
 
+def is_given(name: str) -> bool:
+    """Whether a user gets the output `name`."""
+    return sized(name) is None and room_of(name) is None
+
+
 def actual(outputs: Mapping[str, Array]) -> dict[str, Array]:
     """Of the outputs those that a user gets, as much as there is of them."""
-    arrays = {name: array for name, array in outputs.items() if sized(name) is None}
+    arrays = {name: array for name, array in outputs.items() if is_given(name)}
     for name, size in outputs.items():
         if (what := sized(name)) is not None and what[0] in arrays:
             output, axis = what
@@ -133,7 +149,7 @@ class Graph:
     @property
     def given(self) -> tuple[str, ...]:
         """The outputs that a user gets."""
-        return tuple(name for name in self.outputs if sized(name) is None)
+        return tuple(name for name in self.outputs if is_given(name))
 
     def value(self, name: str) -> Value:
         return self.values[name]

@@ -8,7 +8,8 @@ int64; the others have room for as much as there can be, and zeros beyond.
     Bound(x)  most                                               -> x in int64, of which every run checks 0 <= x <= most
 
 `there` says how many of the boxes, or of the slices along `axis`, there are, where that depends on data itself. The
-room of a dimension is at least ROOM, so that no such dimension is taken for one that broadcasts.
+room of a dimension is at least ROOM, so that no such dimension is taken for one that broadcasts; `spare` elements more
+make it so at every size.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ ROOM = 2
 REAL = ("float32", "float64")
 
 
-def room(most: int) -> int:
-    return max(most, ROOM)
+def room(node: Node, most: int) -> int:
+    return max(most + int(node.attrs.get("spare", 0)), ROOM)
 
 
 def _non_zero_infer(node: Node, inputs: Inputs) -> Types:
     x = required(node, inputs, 0)
     if x.dtype != "bool" or not x.shape:
         fail(node, f"expected bools of one dimension at least, found {x.dtype}{list(x.shape)}")
-    return (("int64", (len(x.shape), room(prod(x.shape)))), ("int64", ()))
+    return (("int64", (len(x.shape), room(node, prod(x.shape)))), ("int64", ()))
 
 
 def _non_zero(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
@@ -101,7 +102,7 @@ def _list_infer(node: Node, inputs: Inputs) -> Types:
     kept, counts = required(node, inputs, 0), required(node, inputs, 1)
     if {kept.dtype, counts.dtype} != {"int64"} or len(kept.shape) != 2 or counts.shape != kept.shape[:1]:
         fail(node, f"expected rows of int64 and how long each is, found {list(kept.shape)} and {list(counts.shape)}")
-    return (("int64", (room(prod(kept.shape)), 3)), ("int64", ()))
+    return (("int64", (room(node, prod(kept.shape)), 3)), ("int64", ()))
 
 
 def _list(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
@@ -119,15 +120,15 @@ def _unique_infer(node: Node, inputs: Inputs) -> Types:
     n = x.shape[axis]
     if x.dtype in NARROW:
         fail(node, f"expected numbers of a byte or more, found {x.dtype}")
-    shape = (*x.shape[:axis], room(n), *x.shape[axis + 1 :])
-    lists = (("int64", (room(n),)), ("int64", (n,)), ("int64", (room(n),)))
+    shape = (*x.shape[:axis], room(node, n), *x.shape[axis + 1 :])
+    lists = (("int64", (room(node, n),)), ("int64", (n,)), ("int64", (room(node, n),)))
     return ((x.dtype, shape), *lists, ("int64", ()))
 
 
 def _unique(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     x = required(node, inputs, 0)
     axis = axis_of(node, len(x.shape))
-    attrs = (("axis", axis), ("room", room(x.shape[axis])), ("sorted", bool(node.attrs.get("sorted", 1))))
+    attrs = (("axis", axis), ("room", room(node, x.shape[axis])), ("sorted", bool(node.attrs.get("sorted", 1))))
     reads = ("x0", "x1") if given(inputs, 1) is not None else ("x0",)
     return Definition((), (OpaqueBlock("unique", "unique", reads, ("y4", "y0", "y1", "y2", "y3"), attrs),))
 

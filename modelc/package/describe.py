@@ -51,6 +51,7 @@ def described(path: Path) -> dict[str, Any]:
                 "usual": one.unit * usual_run(m.variants[0])[name],
                 "matter": [one.unit * number for number in one.matter],
                 "length": one.is_length,
+                "found": one.is_found,
             }
             for one, (name, n) in zip(free, ranges_of(free).items(), strict=True)
         ],

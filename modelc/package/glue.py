@@ -37,6 +37,7 @@ POINTERS = {
     "random": "(uint8_t *)(uintptr_t)frame->random",
     "slot": "frame->slots[{index}]",
     "size": "(uint8_t *)&frame->sizes[{index}]",
+    "dim": "(uint8_t *)(uintptr_t)&frame->dims[{index}]",
 }
 SPACES = {space: f"MC_{space.upper()}" for space in POINTERS}
 

@@ -28,12 +28,12 @@ class Package:
     path: Path
     manifest: Manifest
     runs: tuple[Sizes, ...] = ()
-    units: Mapping[str, int] = field(default_factory=dict)  # of the sizes of these runs
+    units: Mapping[str, int] = field(default_factory=dict)  # of the sizes of their inputs
 
     @property
     def dims(self) -> tuple[Mapping[str, int], ...]:
         """The dimensions of the inputs in each of the runs, by the names of the free sizes."""
-        return tuple({name: self.units[name] * n for name, n in run.items()} for run in self.runs)
+        return tuple({name: n * run[name] for name, n in self.units.items()} for run in self.runs)
 
     def in_library(self, variant: int) -> int:
         """Which of the library's variants a variant is."""
@@ -85,7 +85,7 @@ def at_sizes(package: Package, runs: Sequence[Sizes]) -> Package:
     if not runs or not m.variants[0].free:
         return package
     variants = tuple(m.variants[0].at(run) for run in runs)
-    units = {size.name: size.unit for size in m.variants[0].free}
+    units = {size.name: size.unit for size in m.variants[0].free if not size.is_found}
     return replace(package, manifest=replace(m, variants=variants), runs=tuple(runs), units=units)
 
 

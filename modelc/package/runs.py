@@ -43,15 +43,15 @@ def why_usual(free: Sequence[FreeSize]) -> str:
 
 def dims_of(plan: Plan, run: Sizes) -> dict[str, int]:
     """The dimensions of the inputs in a run, by the names of the free sizes."""
-    return {size.name: size.unit * run[size.name] for size in plan.free}
+    return {size.name: size.unit * run[size.name] for size in plan.free if not size.is_found}
 
 
 def run_of(plan: Plan, inputs: Mapping[str, Any], what: object) -> Sizes:
     """The sizes in a run of `what` on these inputs. Raises InputError where they are none that it takes."""
     run = {}
     for size in plan.free:
-        if size.is_length:
-            run[size.name] = size.least  # a run on these inputs alone is the first
+        if size.input < 0:
+            run[size.name] = size.usual if size.is_found else size.least  # a run on these inputs alone is the first
             continue
         tensor = plan.inputs[size.input]
         if tensor.name not in inputs:
@@ -74,6 +74,8 @@ def run_with(plan: Plan, dims: Mapping[str, int], what: object) -> Sizes:
         if name not in known:
             there = ", ".join(map(_sentence, plan.free)) or "none: its shapes are fixed"
             raise InputError(f"{name}={number}: {what} has no free size of this name; those that it has are {there}")
+        if known[name].is_found:
+            raise InputError(f"{name}={number}: it is what a run of {what} finds")
         if known[name].is_length:
             raise InputError(f"{name}={number}: it is the length of a cache of {what}, which runs before make longer")
     own = {name: _number(known[name], number, f"{name}={number}", what) for name, number in dims.items()}

@@ -19,7 +19,7 @@ from modelc.ir.sizes import Sizes, least, most, same, sized
 from modelc.package.form import Form, prefix_of
 from modelc.package.tensor import DTYPE_BYTES, TensorInfo
 
-Space = Literal["arena", "params", "input", "output", "random", "slot", "size"]
+Space = Literal["arena", "params", "input", "output", "random", "slot", "size", "dim"]
 
 ALIGNMENT = 64  # of the arena, of the parameters and of every section in them, in bytes
 
@@ -27,6 +27,7 @@ SIZE_BYTES = 8  # of an int64
 RANDOM_BYTES = 16  # what random numbers are made of: the handle's seed and the number of the run
 MOST_BYTES = 2**63 - 1  # of a tensor
 MOST_CHECKED_RANK = 32  # MC_MOST_RANK in modelc_runtime.h
+LENGTH, FOUND = -1, -2  # in place of an input that says a size
 SLOTS = frozenset({"read", "written", "slot"})  # fields of states and of parts of control flow that number a slot
 
 
@@ -62,8 +63,8 @@ class FixedInput:
 @dataclass(frozen=True)
 class Argument:
     """One pointer that a kernel takes: `offset` bytes into the arena, the parameters, input or output `index`, what
-    random numbers are made of, the plan's size `index`, or where slot `index` points, which control flow sets; in a
-    loop it moves by `stride` bytes with every iteration."""
+    random numbers are made of, the plan's size `index`, its free size `index` ("dim"), or where slot `index` points,
+    which control flow sets; in a loop it moves by `stride` bytes with every iteration."""
 
     space: Space
     index: int = 0
@@ -235,9 +236,10 @@ class Extent:
 
 @dataclass(frozen=True)
 class FreeSize:
-    """A size that is free, from `least` to `most`: `unit` times as much is what input `input` has along `axis`; or the
-    length of a cache, of which a run is no input (-1), and that a run makes longer by `growth`. Of the sizes those that
-    `matter` most, the usual one first, as a user said."""
+    """A size that is free, from `least` to `most`. Where it comes from: `unit` times as much is what input `input` has
+    along `axis`; it is the length of a cache (the input is LENGTH), that a run makes longer by `growth`; or a step of
+    the run finds it (FOUND), and until then it is the most. Of the sizes those that `matter` most, the usual one first,
+    as a user said."""
 
     name: str
     least: int
@@ -250,7 +252,11 @@ class FreeSize:
 
     @property
     def is_length(self) -> bool:
-        return self.input < 0
+        return self.input == LENGTH
+
+    @property
+    def is_found(self) -> bool:
+        return self.input == FOUND
 
     @property
     def usual(self) -> int:
@@ -459,6 +465,7 @@ def _spaces(plan: Plan, params_bytes: int) -> Mapping[str, tuple[int, ...]]:
         "output": tuple(t.bytes for t in plan.outputs),
         "slot": plan.slots,
         "size": (SIZE_BYTES,) * len(plan.sizes),
+        "dim": tuple(SIZE_BYTES * size.is_found for size in plan.free),
         "arena": (plan.arena_bytes,),
         "params": (params_bytes,),
         "random": (RANDOM_BYTES,),
@@ -512,7 +519,12 @@ def check_free(plan: Plan, where: str) -> None:
     for size in plan.lengths:
         if size.axis != -1 or not 0 <= size.least <= size.most or least(size.growth) < 0:
             raise PackageError(f"{where} has a cache of the length '{size.name}' that does not grow")
-    for size in (size for size in plan.free if not size.is_length):
+    found = [k for k, size in enumerate(plan.free) if size.is_found]
+    for k in found:
+        writes = [step for step in plan.steps for n in step.written if step.arguments[n] == Argument("dim", k)]
+        if len(writes) != 1 or not 0 <= plan.free[k].least <= plan.free[k].most:
+            raise PackageError(f"{where} has the free size '{plan.free[k].name}', which not one step finds")
+    for size in (size for size in plan.free if size.input not in (LENGTH, FOUND)):
         there = 0 <= size.input < len(plan.inputs) and 0 <= size.axis < len(plan.inputs[size.input].extents)
         extent = plan.inputs[size.input].extents[size.axis] if there else 0
         if not there or size.least > size.most or not same(extent, size.unit * sized(size.size)):

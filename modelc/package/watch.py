@@ -14,7 +14,16 @@ from typing import NamedTuple
 from modelc.errors import PackageError
 
 HEAD = 16  # bytes before each record
-LETTERS = {"arena": "a", "params": "P", "input": "i", "output": "o", "random": "r", "slot": "s", "size": "z"}
+LETTERS = {
+    "arena": "a",
+    "params": "P",
+    "input": "i",
+    "output": "o",
+    "random": "r",
+    "slot": "s",
+    "size": "z",
+    "dim": "d",
+}
 Data = bytes | bytearray | memoryview  # of bytes
 
 

@@ -25,7 +25,7 @@ from modelc.ir.block import Block, Buffer, Task, compact_strides
 from modelc.ir.candidate import Candidate
 from modelc.ir.expr import DTYPES
 from modelc.ir.generalise import instance
-from modelc.ir.graph import RANDOM_STATE, sized
+from modelc.ir.graph import RANDOM_STATE, room_of, sized
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Leaf, Nest, Region, walk
 from modelc.ir.program import BoundTask, Placed, Program
@@ -241,13 +241,16 @@ def plan_program(
     made, states = Assembly(), states or {}
     fed = [name for name in program.inputs if name != RANDOM_STATE and name not in states]
     extents = {} if expose else {name: extent for name in program.outputs if (extent := sized(name)) is not None}
-    given = [name for name in program.outputs if name not in states.values() and name not in extents]
+    rooms = {name: room for name in program.outputs if (room := room_of(name)) is not None}
+    given = [name for name in program.outputs if name not in {*states.values(), *extents, *rooms}]
     kept = tuple(_state(made, program, name, other) for name, other in states.items())
     places = {name: Argument("input", k) for k, name in enumerate(fed)} | {RANDOM_STATE: Argument("random")}
     places |= {name: Argument("output", k) for k, name in enumerate(given)}
     places |= {state.input.name: Argument("slot", state.read) for state in kept}
     places |= {state.output: Argument("slot", state.written) for state in kept}
     places |= {name: Argument("size", k) for k, name in enumerate(extents)}
+    dims = [size.name for size in free]
+    places |= {name: Argument("dim", dims.index(room)) for name, room in rooms.items()}
     outputs = [_tensor(program.values[name]) for name in given]
     if expose:
         for name, root in roots.items():

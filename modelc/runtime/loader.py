@@ -112,9 +112,11 @@ class Frame(ctypes.Structure):
         ("slots", ctypes.POINTER(_P)),
         ("sizes", _P),
         ("iteration", ctypes.c_int64),
+        ("dims", _P),
     ]
 
 
+LENGTH, FOUND = -1, -2  # in place of an input that says a size
 STOPPED, INTERRUPTED, LATE = 9, 10, 11  # of modelc_status in model.h
 _POLLER = ctypes.CFUNCTYPE(ctypes.c_int, _P)
 _WATCHER = ctypes.CFUNCTYPE(None, _P, _I32, _I32, _I32, ctypes.POINTER(Frame))
@@ -229,7 +231,7 @@ class Model:
         sized, free = _sized(manifest), [_free(variant) for variant in manifest["variants"]]
         self._open = any(dims is not None for dims in free)
         self._bounds = [_Bound(k, v, sized[k], free[k]) for k, v in enumerate(self.variants)]
-        self.sizes = {} if free[0] is None else free[0].ranges  # of a package for any size, by dimension
+        self.sizes = {} if free[0] is None else free[0].given  # of a package for any size, by dimension
         self.grows = free[0] is not None and free[0].grows  # it keeps a cache that grows from run to run
         self._input_dtypes = [(t, numpy_dtype(t.dtype)) for t in self.inputs]
 
@@ -602,9 +604,9 @@ def _sized(manifest: dict[str, Any]) -> list[tuple[int, ...]]:
 
 
 class _Free(NamedTuple):
-    """The free sizes of a variant: what each of its dimensions may be, `places` where an input has it (-1: it is the
-    length of a cache), and its unit; extents of `inputs` and of `outputs`, by number, which may be expressions of the
-    sizes."""
+    """The free sizes of a variant: what each of its dimensions may be, `places` where an input has it (LENGTH: it is
+    the length of a cache; FOUND: a run finds it), and its unit; extents of `inputs` and of `outputs`, by number, which
+    may be expressions of the sizes."""
 
     ranges: dict[str, range]
     places: dict[str, tuple[int, int, int]]
@@ -621,15 +623,23 @@ class _Free(NamedTuple):
         return tensors(variant.inputs, self.inputs), tensors(variant.outputs, self.outputs)
 
     @property
+    def given(self) -> dict[str, range]:
+        """What dimensions may be that a run does not find."""
+        return {name: numbers for name, numbers in self.ranges.items() if self.places[name][0] != FOUND}
+
+    @property
     def grows(self) -> bool:
         """Whether there is a cache that grows."""
-        return any(k < 0 for k, _, _ in self.places.values())
+        return any(k == LENGTH for k, _, _ in self.places.values())
 
     def shapes(self, inputs: Sequence[Array]) -> dict[int, tuple[int, ...]]:
-        """The shapes of outputs in a run on these inputs, which fit."""
+        """The shapes of outputs in a run on these inputs, which fit: the most that it may find."""
         if self.grows:  # how long a cache is, the library knows
             return {}
-        run = {name: inputs[k].shape[axis] // unit for name, (k, axis, unit) in self.places.items()}
+        run = {
+            name: self.ranges[name][-1] if k == FOUND else inputs[k].shape[axis] // unit
+            for name, (k, axis, unit) in self.places.items()
+        }
         return {k: tuple(_extent(n, run) for n in extents) for k, extents in self.outputs.items()}
 
 

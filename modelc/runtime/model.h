@@ -174,7 +174,8 @@ typedef struct modelc_api {
     /* The shape that an output had in the last run of a variant: `shape` gets as many extents as the tensor's rank. Where it
      * depends on data (what NonZero or NonMaxSuppression find), the shape of output() is the most that there can be, which
      * the buffer is for; elements stay where they are in that shape, and beyond the actual one they are of no use. Where
-     * sizes are free, the elements of the actual shape lie without gaps. Where several threads run one handle, the last run may be another's: give each a handle.
+     * inputs have several shapes, or metadata says "any_size", the elements of the actual shape lie without gaps. Where
+     * several threads run one handle, the last run may be another's: give each a handle.
      * MODELC_BAD_ARGUMENT before the first run, and after one that failed. */
     modelc_status (*output_shape)(modelc_handle *handle, int32_t variant, int32_t index, int64_t *shape);
 

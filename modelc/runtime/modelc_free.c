@@ -25,7 +25,11 @@ modelc_status mc_dims_of(const modelc_handle *handle, int32_t variant, const int
     const mc_variant *v = &mc_the_model.variants[variant];
     for (int32_t d = 0; d < v->size_count; d++) {
         const mc_size *s = &v->sizes[d];
-        if (s->input < 0) {
+        if (s->input == MC_FOUND) {
+            dims[d] = s->most;
+            continue;
+        }
+        if (s->input == MC_LENGTH) {
             dims[d] = atomic_load_explicit(&handle->kept[variant].lengths[d], memory_order_relaxed);
             if (dims[d] > s->most)
                 return say(sentence, size, MODELC_FULL,

@@ -126,8 +126,9 @@ typedef struct mc_extent {
 } mc_extent;
 
 /* A free size: `unit` times as much, from `least` to `most` times, is what input `input` has along `axis`. Where `input` is
- * -1 it is the length of a cache, and a run makes that longer by `growth`. */
-enum { MC_MOST_SIZES = 16 };
+ * MC_LENGTH it is the length of a cache, and a run makes that longer by `growth`; where it is MC_FOUND a step of the run
+ * writes it, and until then it is the most. */
+enum { MC_MOST_SIZES = 16, MC_LENGTH = -1, MC_FOUND = -2 };
 typedef struct mc_size {
     const char *name;
     int64_t least;

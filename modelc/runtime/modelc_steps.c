@@ -250,7 +250,7 @@ modelc_status modelc_run_shaped(modelc_handle *handle, int32_t variant, const in
     if (!status) { /* after an error the state is as it was */
         kept->turn = !kept->turn;
         for (int32_t d = 0; d < v->size_count; d++)
-            if (v->sizes[d].input < 0)
+            if (v->sizes[d].input == MC_LENGTH)
                 atomic_store_explicit(&kept->lengths[d], (int)(dims[d] + mc_number_in(&v->sizes[d].growth, &frame)),
                                       memory_order_relaxed);
     }

@@ -174,6 +174,7 @@ static const uint8_t *place_of(const watched *row, const modelc_frame *frame) {
     case 'o': base = frame->outputs[row->index]; break;
     case 'r': base = (const uint8_t *)frame->random; break;
     case 's': base = frame->slots[row->index]; break;
+    case 'd': base = (const uint8_t *)&frame->dims[row->index]; break;
     case 'z': base = (const uint8_t *)&frame->sizes[row->index]; break;
     default: die("a row of --watch has an unknown space", &row->space);
     }

@@ -3,6 +3,7 @@ first read with its choices.
 
 draw.py, check.py        inputs that a model makes sense of, and running a package on them
 draw_*.py                whole numbers and indices, and real numbers, for what the model makes of them
+found.py                 the sizes that runs find
 ways.py                  inputs that take each way through control flow
 kernels/                 every kernel by what it means
 whole.py, reference.py   ONNX Runtime beside the whole

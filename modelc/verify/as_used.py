@@ -52,8 +52,8 @@ class Used:
 @dataclass
 class JudgedRuns:
     """What runs that were judged were given and made: of each variant the first and the last, or where its runs hang
-    on those before, the first two; and their numbers among all. Runs between which a cache grows are those of the
-    variant of the first."""
+    on those before, the first two; and their numbers among all. Runs between which a cache grows, or that find more or
+    less, are those of the variant of the first."""
 
     package: Package
     by_variant: dict[int, list[tuple[int, Arrays, Arrays]]] = field(default_factory=dict)
@@ -64,7 +64,8 @@ class JudgedRuns:
         """To be told of every run, in order."""
         plan = self.package.manifest.variants[variant]
         if begins_anew(self.package, variant, self.latest):
-            self.latest = variant
+            plans = self.package.manifest.variants
+            self.latest = next(k for k, other in enumerate(plans) if other.inputs == plan.inputs)
         runs = self.by_variant.setdefault(self.latest, [])
         if len(runs) == 2 and not (plan.states or plan.draws):
             runs.pop()

@@ -77,6 +77,7 @@ def verify_outputs(
     brief: bool = False,
     say: Callable[[str], None] = lambda text: None,
     runs: Sequence[Sizes] = (),
+    feeds: Sequence[Arrays] = (),
 ) -> Report:
     """Runs both on `inputs`, or on `samples` drawn inputs for every variant of the package; with `every_variant`, the
     others than that of `inputs` are not left out. What was fixed of the model's inputs is given to it too. `bf16` is
@@ -85,13 +86,15 @@ def verify_outputs(
     `blueprints` of all variants, none where these are not known, with an effort of EFFORTS, or with a `brief` one,
     which takes a small share of the time that compiling takes; `per_layer` compares them with ONNX Runtime's pieces
     too, whether or not an output departs. `say` is told how many kernels of how many have run. A package for any size
-    is one of as many variants as there are `runs`."""
+    is one of as many variants as there are `runs`, which are on `feeds` where that is said (found.py)."""
     start = time.process_time()
     read = at_sizes(read_package(package, check=True), runs)
-    if inputs is not None:
+    if inputs is not None and not feeds:
         inputs = without_constants(fixed_inputs(read), inputs)
         check_inputs(read, inputs)
-    given = [] if inputs is None else [(variant_of(read, inputs), dict(inputs))]
+        given = [(variant_of(read, inputs), dict(inputs))]
+    else:
+        given = [*enumerate(feeds)]
     drawn_for = set(range(len(read.manifest.variants))) - {number for number, _ in given}
     behind = {number for number in drawn_for if is_behind(read, number)}
     behind = behind if behind and emulated(read) else set()
@@ -108,20 +111,20 @@ def verify_outputs(
         imported = taken_over([blueprint.graph for blueprint in blueprints], Path(model))
         failure = narrow.fault or imported.fault or None
         compared = 0
-        feeds: Iterable[tuple[int, Arrays]] = ()
+        fed_to: Iterable[tuple[int, Arrays]] = ()
         try:  # before inputs are drawn as the manifest says: it may say something else than the library
             runner = Runner(read, stack)
-            feeds = given
-            if inputs is None or every_variant:
-                feeds = chain(given, drawn_for_variants(read, model, seed, samples, drawn_for, runner.not_run))
+            fed_to = given
+            if not given or every_variant:
+                fed_to = chain(given, drawn_for_variants(read, model, seed, samples, drawn_for, runner.not_run))
         except VerificationError as error:
             failure = f"did not run: {error}"
         carried, judged = Carried(read), JudgedRuns(read)
         uses, indices = read_uses(model), list[Arrays]()
         indexing = index_inputs(uses)
-        going = _Going(say, _expected(read, given, drawn_for if feeds is not given else (), samples))
+        going = _Going(say, _expected(read, given, drawn_for if fed_to is not given else (), samples))
         variants, ran, declined, latest = dict[int, None](), set[int](), dict[int, str](), -1
-        for number, feed in feeds:
+        for number, feed in fed_to:
             if inside and variants and number != latest:
                 inside[latest].release()
             variants[number], latest = None, number
@@ -174,7 +177,7 @@ def verify_outputs(
     told = tuple(dict.fromkeys(filter(None, notes)))
     layers, dtype = tuple(whole.layers.values()), narrow.dtype
     report = Report(about, rtol, atol, bf16, f16, dtype, seed, compared, outputs, kernels, layers, failure, told)
-    sizes = tuple(read.dims[number] for number in variants) if read.runs else ()
+    sizes = tuple({str(dims): dims for number in variants if read.runs and (dims := read.dims[number])}.values())
     report = replace(report, distinct=_distinct(read, inside), imported=imported, sizes=sizes)
     return replace(report, used=as_used(judged, time.process_time() - start)) if report.passed else report
 

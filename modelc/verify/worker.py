@@ -203,7 +203,7 @@ def watched(package: runtime.Model, inputs: Arrays, places: Sequence[Sequence[An
             base = getattr(frame, space if space in ("arena", "params", "random") else f"{space}s")
             if space in ("input", "output", "slot"):
                 base = base[index]
-            address = (base or 0) + offset + frame.iteration * stride + (8 * index if space == "size" else 0)
+            address = (base or 0) + offset + frame.iteration * stride + (8 * index if space in ("size", "dim") else 0)
             write(struct.pack("<qq", number, call))
             if size:
                 write(memoryview((ctypes.c_uint8 * size).from_address(address)).cast("B"))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from modelc.errors import ModelError, NotKnown
 from modelc.frontend.building.limits import LARGEST_FOLDED, check_shape
+from modelc.frontend.building.rooms import Rooms
 from modelc.frontend.building.sizes import Sizes, follow
 from modelc.frontend.building.trips import Trips
 from modelc.ir.graph import Graph, Node, Value
@@ -67,6 +68,7 @@ class Builder:
     promised: set[str] = field(default_factory=set)  # those of which the user says it: none of them is negative
     unbounded: dict[str, str] = field(default_factory=dict)  # sizes without a bound, and what the model calls them
     trips: Trips | None = None  # where sizes say how often nodes run; None: shapes are fixed
+    rooms: Rooms | None = None  # where what is found has sizes of its own
     growing: Collection[str] = ()  # inputs that are caches, to which a run appends
     streams: int = 0  # nodes that draw random numbers from the handle's seed
 

@@ -84,6 +84,7 @@ def body_of(
     inner.names |= {**named, **{formal: value.name for formal, value in given.items()}}
     b.values |= {value.name: value for value in given.values()}
     outside, b.nodes = b.nodes, []
+    rooms, b.rooms = b.rooms, None
     made = dict(b.sizes.made)
     try:
         originals = visit_body(importer, graph, f"{node.name}/", node.source, inner, wanted)
@@ -98,7 +99,7 @@ def body_of(
             results.append(b.emit(through, "Identity", (name,), outputs=(result,)))
         return Body(tuple(b.nodes), tuple(value.name for value in given.values()), tuple(results), tuple(originals))
     finally:
-        b.nodes, b.sizes.made = outside, made
+        b.nodes, b.sizes.made, b.rooms = outside, made, rooms
 
 
 def visit_body(

@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 
 from modelc.frontend.building.build import Builder, OnnxNode
+from modelc.frontend.building.rooms import SPARE
 from modelc.frontend.building.sizes import masked, refuse, whole
 from modelc.frontend.operators.form import Form
 from modelc.ops.found import LIMITS
@@ -17,7 +18,8 @@ from modelc.ops.row import Row
 def _emit_finding(
     b: Builder, n: OnnxNode, op: str, inputs: tuple[str, ...], axes: tuple[int, ...], attrs: dict[str, int]
 ) -> str:
-    """Adds the node; `axes` are those of its outputs that have the count, which it gives last; -1: none has it."""
+    """Adds the node; `axes` are those of its outputs that have the count, which it gives last; -1: none has it. Where
+    what is found has a size of its own (rooms.py), behind it is as much of them as that says."""
     key = (
         op,
         tuple(b.sizes.copies.get(x, x) for x in inputs),
@@ -27,13 +29,20 @@ def _emit_finding(
     if key not in b.sizes.made:
         count = b.fresh(f"{n.outputs[0] or n.name}_count")
         outputs = (*(x or "" for x in n.outputs), *[""] * (len(axes) - len(n.outputs)), count)
-        name = b.emit(n, op, inputs, attrs, outputs)
-        b.sizes.bounds[count] = max(b.shape(x)[axis] for x, axis in zip(outputs, axes, strict=False) if x and axis >= 0)
+        cut = [x for x, axis in zip(outputs, axes, strict=False) if x and axis >= 0 and b.rooms is not None]
+        every = {x: b.fresh(f"{x}_every") for x in cut}
+        spare = {"spare": SPARE} if b.rooms is not None else {}
+        b.emit(n, op, inputs, attrs | spare, [every.get(x, x) for x in outputs])
+        most = max(b.shape(every.get(x, x))[k] for x, k in zip(outputs, axes, strict=False) if x and k >= 0)
+        b.sizes.bounds[count] = most if b.rooms is None else b.rooms.of(count, most)
         for x, axis in zip(outputs, axes, strict=False):
+            if x in every:
+                places = [b.constant(np.asarray([k]), f"{x}_room") for k in (0, b.sizes.bounds[count], axis)]
+                b.emit(n, "Slice", (every[x], *places), {}, (x,))
             if x:
                 b.sizes.give(x, {axis: count} if axis >= 0 else {})
-        b.sizes.made[key] = (name,)
-        return name
+        b.sizes.made[key] = (outputs[0],)
+        return outputs[0]
     (first_made,) = b.sizes.made[key]
     return b.emit(n, "Identity", (first_made,), outputs=n.outputs[:1])
 
