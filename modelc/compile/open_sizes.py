@@ -48,6 +48,7 @@ from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 LEAST_SHARED = 1 << 12  # bytes of a constant that is compared with another graph's
 MOST_FOUND = 4  # nodes of which what they find has a size
 LOOKS = 8  # imports at the samples until it is known which nodes are loops
+TAKEN = "leave open what the model takes, as in --dim NAME=A..B, or in steps: --dim NAME=A..B:STEP"
 INSTEAD = "give a dimension that is left open a number"
 
 
@@ -124,7 +125,11 @@ class OpenRun(Run):
             runs = self.sampled or self.any_size.samples
             for run, shapes, trips in zip(runs, self.shapes, looks, strict=True):
                 rooms = self.rooms_at(run)
-                graph = import_model(self.model, shapes, self.constants, bounds, trips, self.growing, rooms)
+                try:
+                    graph = import_model(self.model, shapes, self.constants, bounds, trips, self.growing, rooms)
+                except ModelError as wrong:
+                    at_sizes = sizes_sentence(self.any_size.dims(run))
+                    raise ModelError(f"{wrong}; this is at {at_sizes}: {TAKEN}" if at_sizes else str(wrong)) from None
                 graphs.append(worded_as(sharing(graph, graphs[0]), graphs[0]) if graphs else graph)
             check_branches(graphs, [*map(self.any_size.dims, runs)])
             loops = differing(looks)

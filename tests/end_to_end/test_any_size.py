@@ -125,6 +125,12 @@ def test_ranges_that_are_none_are_sentences(tmp_path: Path, dims: dict[str, rang
     assert not (tmp_path / "any.modelc").exists()
 
 
+def test_a_range_with_sizes_that_the_model_refuses_is_a_sentence(tmp_path: Path) -> None:
+    model = pictures(tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match=r"'Add_7'.*; this is at height=25, width=40: .*--dim NAME=A..B:STEP"):
+        modelc.compile(model, output=tmp_path / "any.modelc", dims={"height": range(8, 97), "width": range(8, 65, 8)})
+
+
 def test_more_sizes_than_a_library_has_are_a_sentence(tmp_path: Path) -> None:
     model = perceptron(tmp_path / "model.onnx")
     with pytest.raises(ModelError, match="17 dimensions are open; at most 16"):
