@@ -9,7 +9,7 @@ from typing import Any
 
 from modelc.ir.expr import DTYPES
 from modelc.ir.sizes import Sizes, at, is_sized, most, text_of
-from modelc.runtime.loader import DTYPES as NUMBERED
+from modelc.runtime.tensors import DTYPES as NUMBERED
 
 DTYPE_BYTES = {dtype: DTYPES[dtype].itemsize for dtype in NUMBERED}  # in the order of modelc_dtype in model.h
 

@@ -66,14 +66,25 @@ def _build_command(form: Form) -> str:
 @cache
 def loader_in_one_file() -> str:
     """The text of runtime/loader.py, with that of its neighbours in the place of what is imported from them."""
-    loader = (RUNTIME / "loader.py").read_text()
-    lines = loader.splitlines(keepends=True)
-    for there in reversed(ast.parse(loader).body):
-        if isinstance(there, ast.ImportFrom) and there.module and there.module.startswith(_ROOM):
-            own = (RUNTIME / f"{there.module.removeprefix(_ROOM)}.py").read_text()
-            _, future, *_ = ast.parse(own).body  # a docstring, and the import from __future__: both stay out
-            lines[there.lineno - 1 : there.end_lineno] = own.splitlines(keepends=True)[future.lineno :]
-    return "".join(lines)
+    return "".join(_with_neighbours("loader", set()))
+
+
+def _with_neighbours(name: str, there: set[str]) -> list[str]:
+    """The lines of a file of the runtime, with those of its neighbours that are not `there` yet."""
+    text = (RUNTIME / f"{name}.py").read_text()
+    lines, places = text.splitlines(keepends=True), list[tuple[ast.ImportFrom, list[str]]]()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(_ROOM):
+            neighbour = node.module.removeprefix(_ROOM)
+            own = [] if neighbour in there else _with_neighbours(neighbour, there)
+            there.add(neighbour)
+            places.append((node, own))
+    for node, own in reversed(places):
+        lines[node.lineno - 1 : node.end_lineno] = own
+    if name == "loader":
+        return lines
+    _, future, *_ = ast.parse(text).body  # a docstring, and the import from __future__: both stay out
+    return lines[future.lineno :]
 
 
 def _javascript(form: Form, plan: Plan) -> Mapping[str, str]:

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
         set_default_logger_verbosity,
         set_seed,
     )
-    from modelc.runtime.loader import Frame, Model, StepProfile, TensorInfo, Variant, aligned, load
+    from modelc.runtime.library import Frame
+    from modelc.runtime.loader import Model, StepProfile, load
     from modelc.runtime.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
     from modelc.runtime.providers import get_all_providers, get_available_providers, get_device
     from modelc.runtime.session import InferenceSession
+    from modelc.runtime.tensors import TensorInfo, Variant, aligned
     from modelc.runtime.values import IOBinding, ModelMetadata, NodeArg, OrtDevice, OrtValue
 
 __all__ = [
@@ -63,7 +65,9 @@ __all__ = [
 _HOMES = {
     "as_bits": "bits",
     **dict.fromkeys(("ModelError", "ModelcError", "Stopped"), "files"),
-    **dict.fromkeys(("Frame", "Model", "StepProfile", "TensorInfo", "Variant", "aligned", "load"), "loader"),
+    "Frame": "library",
+    **dict.fromkeys(("Model", "StepProfile", "load"), "loader"),
+    **dict.fromkeys(("TensorInfo", "Variant", "aligned"), "tensors"),
     "InferenceSession": "session",
 }  # everything else: what ONNX Runtime has beside its session
 

@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.runtime.files import ModelError
-from modelc.runtime.loader import Model, bits_dtype, load, numpy_dtype
+from modelc.runtime.loader import Model, load
 from modelc.runtime.options import RunOptions, SessionOptions, check_options
 from modelc.runtime.providers import PROVIDER, check_providers
 from modelc.runtime.refusals import Fail, InvalidArgument, MissingInput, NoModelType
+from modelc.runtime.tensors import bits_dtype, numpy_dtype
 from modelc.runtime.values import IOBinding, ModelMetadata, NodeArg, OrtValue, as_array, type_of
 
 Array = NDArray[Any]

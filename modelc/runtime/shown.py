@@ -20,6 +20,10 @@ def size(count: float) -> str:
     return f"{count:.3g} GB"
 
 
+def names_shown(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "none"
+
+
 class Plain(str):
     """A text that shows itself without quotes: an extent among numbers."""
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.runtime.loader import numpy_dtype
 from modelc.runtime.refusals import InvalidArgument, Unusable
+from modelc.runtime.tensors import numpy_dtype
 
 if TYPE_CHECKING:
     from modelc.runtime.session import InferenceSession

@@ -75,7 +75,8 @@ def test_importing_the_runtime_loads_nothing_else() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env)
     assert done.stdout.splitlines() == [
         "[]",
-        "['modelc', 'modelc.runtime', 'modelc.runtime.bits', 'modelc.runtime.files', 'modelc.runtime.loader', "
-        "'modelc.runtime.options', 'modelc.runtime.providers', 'modelc.runtime.refusals', 'modelc.runtime.session', "
-        "'modelc.runtime.shown', 'modelc.runtime.values']",
+        "['modelc', 'modelc.runtime', 'modelc.runtime.bits', 'modelc.runtime.bound', 'modelc.runtime.files', "
+        "'modelc.runtime.free', 'modelc.runtime.library', 'modelc.runtime.loader', 'modelc.runtime.options', "
+        "'modelc.runtime.providers', 'modelc.runtime.refusals', 'modelc.runtime.session', 'modelc.runtime.shown', "
+        "'modelc.runtime.tensors', 'modelc.runtime.values']",
     ], done.stderr

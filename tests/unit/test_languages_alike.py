@@ -8,7 +8,7 @@ import pytest
 
 from modelc.package.header import BARE_ALONE, HOSTED_ALONE, every_function
 from modelc.package.sources import RUNTIME
-from modelc.runtime import loader
+from modelc.runtime import library
 
 FUNCTIONS = {function.name: function for function in every_function()}
 TOOLS = {"watch"}  # for programs that check a package
@@ -44,15 +44,15 @@ def test_declarations_in_rust_and_python_have_as_many_parameters() -> None:
     assert {name for name, _ in declared} == set(FUNCTIONS) - ABSENT["model.rs"]
     for name, parameters in declared:
         assert len(re.findall(r"\w+: ", parameters)) == len(FUNCTIONS[name].arguments), name
-    assert list(loader._FUNCTIONS) == list(FUNCTIONS)
-    for name, (_, arguments) in loader._FUNCTIONS.items():
+    assert list(library.FUNCTIONS) == list(FUNCTIONS)
+    for name, (_, arguments) in library.FUNCTIONS.items():
         assert len(arguments) == len(FUNCTIONS[name].arguments), name
 
 
 def test_statuses_are_those_of_the_header() -> None:
     header = (RUNTIME / "model.h").read_text()
     statuses = {name: int(number) for name, number in re.findall(r"MODELC_(\w+) = (\d+),? +/\*", header)}
-    declared = {name: getattr(loader, name) for name in ("STOPPED", "INTERRUPTED", "LATE")}
+    declared = {name: getattr(library, name) for name in ("STOPPED", "INTERRUPTED", "LATE")}
     pairs = re.findall(r"\b([A-Z_]+)(?:: i32)? = (\d+)", text_of("model.rs") + text_of("model.mjs"))
     declared |= {name: int(number) for name, number in pairs if name in statuses}
     assert set(declared) == {"BAD_ARGUMENT", "STOPPED", "INTERRUPTED", "LATE"}
