@@ -234,4 +234,5 @@ def moved_by(share: float, feed: Mapping[str, Array], seed: int) -> dict[str, Ar
 
 
 def _nudged(share: float, rng: np.random.Generator, array: Array) -> Array:
-    return np.asarray(array * (1 + share * rng.choice((-1.0, 1.0), array.shape)), array.dtype)
+    with np.errstate(over="ignore"):  # the largest finite numbers become infinite
+        return np.asarray(array * (1 + share * rng.choice((-1.0, 1.0), array.shape)), array.dtype)
