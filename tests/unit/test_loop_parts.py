@@ -29,5 +29,5 @@ def test_parts_cover_every_value_once(within: list[str], tile: int, s: int) -> N
 
 def test_what_is_left_of_unrolled_tiles_is_spread() -> None:
     full, parts = rests(*divmod(S, 6), 6, ["unroll"])
-    assert at(full, {"s": 128}) == 18 and [at(part.counts[0], {"s": 128}) for part in parts] == [4, 0, 0, 0]
-    assert [part.extent for part in parts] == [5, 4, 2, 1]
+    assert at(full, {"s": 128}) == 18 and [at(part.counts[0], {"s": 128}) for part in parts] == [4, 0, 0, 0, 0]
+    assert [part.extent for part in parts] == [5, 4, 3, 2, 1]

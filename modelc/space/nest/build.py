@@ -38,7 +38,7 @@ from modelc.space.nest.parts import Part, rests
 from modelc.space.nest.prefetch import Prefetches
 from modelc.space.rules.derivation import derive
 
-SOON = 4  # iterations of a loop, as long as a run says, in which the next panel is fetched
+SOON = 2  # iterations of a loop, as long as a run says, in which the next panel is fetched
 MOST_PARTS = 4  # that a loop is cut into, where a Block's value is selected by its iterator
 
 

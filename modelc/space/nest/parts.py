@@ -22,17 +22,18 @@ class Part(NamedTuple):
 def rests(full: int, left: int, tile: int, within: Sequence[str]) -> tuple[int, list[Part]]:
     """How many of `full` tiles are whole, and what follows them, by the tags of the loops `within` a tile. If these are
     no registers', it is what is `left`, at once. If they are unrolled, it is spread over tiles that are one narrower,
-    for a register tile of few rows waits for its own results. The rest goes in powers of two; whole tiles, narrower
-    ones and the rest, if there is any, are as many as tiles would be."""
+    for a register tile of few rows waits for its own results. The rest goes in powers of two, and in three times such;
+    whole tiles, narrower ones and the rest, if there is any, are as many as tiles would be."""
     if not most(left):
         return full, []
     if within[:1] not in (["unroll"], ["vector"]):
         return full, [Part(((left + tile - 1) // tile,), full * tile, tile, left)]
-    pieces = [1 << k for k in reversed(range((tile - 1).bit_length()))]
+    powers = [1 << k for k in reversed(range((tile - 1).bit_length()))]
+    pieces = powers
     if "vector" not in within:
         narrower = smaller(full, larger(0, -left % tile - 1))
         full, left = full - narrower, left + narrower * tile
-        pieces = [tile - 1, *(piece for piece in pieces if piece < tile - 1)]
+        pieces = [tile - 1, *sorted({n for k in powers for n in (k, 3 * k) if n < tile - 1}, reverse=True)]
     parts, start = [], full * tile
     for piece in pieces:
         count = left // piece
