@@ -129,9 +129,9 @@ def with_llama_cpp(gguf: Path, threads: int) -> Run:
     logging.getLogger("llama-cpp-python").setLevel(logging.ERROR)
     wide = gguf.with_suffix(".f32.gguf")
     if not wide.exists():
-        wanted = llama_cpp.llama_model_quantize_default_params()
-        wanted.ftype, wanted.allow_requantize = llama_cpp.LLAMA_FTYPE_ALL_F32, True
-        if llama_cpp.llama_model_quantize(str(gguf).encode(), str(wide).encode(), wanted):
+        settings = llama_cpp.llama_model_quantize_default_params()
+        settings.ftype, settings.allow_requantize = llama_cpp.LLAMA_FTYPE_ALL_F32, True
+        if llama_cpp.llama_model_quantize(str(gguf).encode(), str(wide).encode(), settings):
             raise SystemExit(f"llama.cpp does not widen {gguf}")
     many = {"n_threads": threads, "n_threads_batch": threads}
     model = llama_cpp.Llama(str(wide), n_ctx=CHUNK + CACHE, n_batch=CHUNK, verbose=False, **many)

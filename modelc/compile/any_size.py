@@ -33,7 +33,8 @@ from modelc.ir.program import BoundTask, Placed, Program
 from modelc.ir.sizes import Sizes, at, is_sized, most, sized, sizes_of
 from modelc.ops.found import ROOM
 from modelc.package.runs import mattering, said_mattering
-from modelc.package.spec import FOUND, FreeSize
+from modelc.package.spec import FreeSize
+from modelc.runtime.library import FOUND
 
 Array = NDArray[Any]
 MOST_SIZES = 16  # MC_MOST_SIZES in modelc_runtime.h
@@ -62,8 +63,8 @@ class AnySize:
         bounds = ", ".join(
             f"{s.name} {s.least * s.unit}..{s.most * s.unit}" + f" in steps of {s.unit}" * (s.unit > 1) for s in named
         )
-        others = "" if self.mattering else ", small and large sizes"
-        return f"{bounds}, with schedules for {said_mattering(named)}{others}"
+        extremes = "" if self.mattering else ", small and large sizes"
+        return f"{bounds}, with schedules for {said_mattering(named)}{extremes}"
 
     @property
     def given(self) -> dict[str, FreeSize]:
@@ -86,10 +87,10 @@ class AnySize:
         least, taken = min(most_at_samples), {size.name for size in self.free}
         if least < LEAST_FOUND or name in taken or len(taken) == MOST_SIZES:
             return None
-        found = FreeSize(name, ROOM, most(limit), 1, FOUND, -1)
-        usual, *others = _samples([replace(found, most=least - 1)])  # where all is found nothing is cut off
-        every = (*({**run, **usual} for run in self.samples), *({**self.usual, **run} for run in others))
-        return AnySize((*self.names, name), (*self.free, found), every, {**self.limits, name: limit})
+        count = FreeSize(name, ROOM, most(limit), 1, FOUND, -1)
+        usual, *unusual = _samples([replace(count, most=least - 1)])  # where all is found nothing is cut off
+        samples = (*({**run, **usual} for run in self.samples), *({**self.usual, **counts} for counts in unusual))
+        return AnySize((*self.names, name), (*self.free, count), samples, {**self.limits, name: limit})
 
     def possible(self, runs: Iterable[Sizes]) -> tuple[Sizes, ...]:
         """The runs, in which no more is found than there can be."""

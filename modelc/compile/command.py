@@ -82,17 +82,17 @@ def compile_request(request: CompileRequest) -> CompileResult:
         stack.enter_context(blaming(f"model {path}"))
         model = path if recipe is None else _quantized(path, recipe, request, stack)
         asked_for = (model, digest, target, settings)
-        given = {"given_inputs": request.inputs, **facts}
+        run_facts = {"given_inputs": request.inputs, **facts}
         as_before = not request.fixed.dims and not request.fixed.shapes
         one_size = steering is None or (len(steering.shapes) == 1 and isinstance(request.database, bool))
         if one_size and (locked.finding if locked is not None else may_find(path, wanted, settings, target)):
             fixed = wanted if steering is None else replace(wanted, dims={}, shapes=steering.shapes)
-            finding = open_run(asked_for, fixed, ranges, locked, steering is None and as_before, **given).finding()
+            finding = open_run(asked_for, fixed, ranges, locked, steering is None and as_before, **run_facts).finding()
             if finding.any_size.found:
                 with suppress(FoundDiffer):
                     return finding.compile(request.place, request.verify, request.keep_unverified)
         if steering is None:
-            open_one = open_run(asked_for, wanted, ranges, locked, as_before, **given)
+            open_one = open_run(asked_for, wanted, ranges, locked, as_before, **run_facts)
             if request.inputs is not None:
                 open_one.compared()  # what does not fit is said before any work
             return open_one.compile(request.place, request.verify, request.keep_unverified)

@@ -1,4 +1,4 @@
-"""The order of a Program of which a run finds sizes: what depends on such a size runs when it is known.
+"""The order of Tasks in a Program with counted sizes: a Task runs after the one that counts its sizes.
 
 k0: places, count = NonZero(x)     k2: size = max(count, 2)     k1: y = f(places as far as the size says)
 """

@@ -2,8 +2,8 @@
 
 The model is imported at sizes that are tried, for an import refuses what does not fit: a table of positions that ends,
 a map that is added to one of another size. The most of a dimension is the largest that is taken, among powers of two
-and the lengths of the model's own tables; the least and the step are the smallest. Where some branch of an If cannot be
-run, the bounds are those of sizes at which that is so.
+and the lengths of the model's own tables; the least and the step are the smallest. An If may have a branch
+that is not valid at some sizes: then the bounds enclose sizes with the same valid branches.
 """
 
 from __future__ import annotations

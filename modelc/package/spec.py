@@ -18,6 +18,7 @@ from modelc.ir.origin import Origin
 from modelc.ir.sizes import Sizes, least, most, same, sized
 from modelc.package.form import Form, prefix_of
 from modelc.package.tensor import DTYPE_BYTES, TensorInfo
+from modelc.runtime.library import FOUND, LENGTH
 
 Space = Literal["arena", "params", "input", "output", "random", "slot", "size", "dim"]
 
@@ -27,7 +28,6 @@ SIZE_BYTES = 8  # of an int64
 RANDOM_BYTES = 16  # what random numbers are made of: the handle's seed and the number of the run
 MOST_BYTES = 2**63 - 1  # of a tensor
 MOST_CHECKED_RANK = 32  # MC_MOST_RANK in modelc_runtime.h
-LENGTH, FOUND = -1, -2  # in place of an input that says a size
 SLOTS = frozenset({"read", "written", "slot"})  # fields of states and of parts of control flow that number a slot
 
 

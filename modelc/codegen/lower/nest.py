@@ -427,15 +427,15 @@ class _Lowering(Expressions):
         of_lanes = [c for c in leaf.where if depends(c, var)]
         if not all(is_inequality(c, var) for c in of_lanes):
             return self.lane_by_lane(leaf, scope)
-        whole = replace(leaf, where=tuple(c for c in leaf.where if c not in of_lanes))
+        unmasked = replace(leaf, where=tuple(c for c in leaf.where if c not in of_lanes))
         first, last = ([substitute(c, {var: Const(k)}) for c in of_lanes] for k in (0, lanes - 1))
         if leaf.part == "update" and self.has_room(leaf, var) and all(holds_from_first(c, var) for c in of_lanes):
             nothing = AGGREGATIONS[leaf.aggregation].identity(tuple(self.dtypes[w.buffer] for w in leaf.writes))
             met = reduce(partial(op, "and"), of_lanes)
             body = tuple(select(met, value, none) for value, none in zip(leaf.body, nothing, strict=True))
-            masked = sequence(self.leaf(replace(whole, body=body), scope))
+            masked = sequence(self.leaf(replace(unmasked, body=body), scope))
             return [tx.IfThenElse(self.all_of(first, scope), masked, None)]
-        then = sequence(self.vector_leaf(whole, scope))
+        then = sequence(self.vector_leaf(unmasked, scope))
         return [tx.IfThenElse(self.all_of((*first, *last), scope), then, sequence(self.lane_by_lane(leaf, scope)))]
 
     def has_room(self, leaf: Leaf, var: str) -> bool:

@@ -18,8 +18,8 @@ from modelc.ops.row import Row
 def _emit_finding(
     b: Builder, n: OnnxNode, op: str, inputs: tuple[str, ...], axes: tuple[int, ...], attrs: dict[str, int]
 ) -> str:
-    """Adds the node; `axes` are those of its outputs that have the count, which it gives last; -1: none has it. Where
-    what is found has a size of its own (rooms.py), behind it is as much of them as that says."""
+    """Adds the node, whose last output is the count. `axes` says which axis of each other output has the count's length
+    (-1: none). If the count is a size of the run (rooms.py), a Slice cuts these outputs to that size."""
     key = (
         op,
         tuple(b.sizes.copies.get(x, x) for x in inputs),
