@@ -53,9 +53,9 @@ FEW = Effort(
     positions=4, samples=1 << 11, operands=1 << 16, points=1 << 24, calls=1, work=0, kernel_work=0
 )  # of later runs, and of a kernel that was judged in another place
 FEWEST = replace(FEW, positions=1, samples=1 << 9, operands=1 << 14)  # where time is over
-MOST_DEPARTING = 1 << 8  # numbers that stand for a value which is near in the whole model
-DEPARTING = 1 << 10  # numbers that depart from another engine's, which are judged: the farthest, and as many others
-DEPARTING_TERMS = 1 << 19  # that these numbers may have in all, where that leaves MOST_DEPARTING
+MOST_DEPARTING = 1 << 9  # numbers that stand for a value which is near in the whole model
+DEPARTING = 1 << 12  # numbers that depart from another engine's, which are judged: the farthest, and as many others
+DEPARTING_TERMS = 1 << 21  # that these numbers may have in all, where that leaves MOST_DEPARTING
 LEAST_WORK = 1.2e7  # that all kernels of a package may take, however few they are
 JUDGED_RUNS = 2  # in which kernels are judged while there is time; in later ones for half of it
 SOME_CHANNELS = 16  # are looked at in the second run beside those that never varied in the first, and of equal kernels
