@@ -24,6 +24,7 @@ from modelc.compile.pipeline import Run
 from modelc.compile.verification import blueprints_of
 from modelc.errors import ModelError
 from modelc.frontend.onnx import import_model
+from modelc.ir.arithmetic import converted
 from modelc.ir.block import Block, Iter
 from modelc.ir.expr import Load, Op, Var, op
 from modelc.ir.interpret import run_block
@@ -37,8 +38,10 @@ from modelc.verify.kernels.blueprint import Blueprint
 from modelc.verify.kernels.calls import looked_at, rows_of, uses_by_step
 from modelc.verify.kernels.demand import LAST, Definitions, Evaluator
 from modelc.verify.kernels.inverse import CannotSay
+from modelc.verify.kernels.machine import Machine
 from modelc.verify.kernels.meaning import Imported
 from modelc.verify.kernels.memory import ExpectedMemory
+from modelc.verify.kernels.products import matrix_products
 from modelc.verify.kernels.rounding import Analysis, Rounded, exact
 from modelc.verify.kernels.samples import EFFORTS, chosen, edges, telling
 from modelc.verify.verdict import verify_outputs
@@ -104,6 +107,49 @@ def test_sums_of_whole_numbers_are_not_rounded() -> None:
     )
     assert byte.value.tolist() == [117, 117, 118, 255] and byte.bound.tolist() == [0, 1, 0, 0]
     assert moved.bound[3] > 1, "beyond 2^24 sums of whole numbers are rounded"
+
+
+@settings(max_examples=200, deadline=None)
+@example(118.0, 256.0, "uint8", 0)  # both ends wrap to 118
+@example(2.0, 3.0, "bool", 0)
+@given(
+    st.floats(-600, 600), st.floats(0, 700), st.sampled_from(("bool", "int8", "uint8", "int32")), st.integers(0, 9999)
+)
+def test_a_cast_is_off_as_far_as_any_number_within_the_errors(number: float, far: float, dtype: str, seed: int) -> None:
+    made = Analysis().cast(Rounded(np.array([number]), "float32", None, np.array([far])), dtype)
+    within = np.random.default_rng(seed).uniform(number - far, number + far, 300)
+    within = np.concatenate([within, np.rint(within)])
+    within = within[np.abs(within - number) <= far]
+    apart = np.abs(converted(within, np.dtype(dtype)).astype(np.float64) - made.value.astype(np.float64))
+    assert (apart <= made.bound).all()
+
+
+def test_whole_numbers_of_a_machine_are_off_by_whole_numbers() -> None:
+    """A tie moves a quantized number by one step, not by two, also where its zero point is added."""
+    machine, x, y = Machine(contracted=False), Var("x"), Var("y")
+    near = Rounded(np.array([0.4999999, 0.51]), "float32", None, np.full(2, 1e-6))
+    whole = machine.operate(Op("round", (x,)), [near])
+    moved = machine.operate(Op("add", (x, y)), [whole, exact(np.full(2, 117.0, np.float32))])
+    byte = machine.cast(moved, "uint8")
+    assert byte.value.tolist() == [117, 118] and byte.bound.tolist() == [1, 0]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 700), st.booleans(), st.integers(0, 2**32 - 1))
+def test_a_sum_of_products_in_no_known_order_is_within_the_bound(depth: int, fused: bool, seed: int) -> None:
+    """In float32, in a drawn order, products rounded or not; and the bound is no wider than a sum of all roundings."""
+    rng = np.random.default_rng(seed)
+    a, b = (rng.standard_normal((3, depth)).astype(np.float32) for _ in range(2))
+    every = np.arange(3)
+    sums = matrix_products(exact(a), exact(b), every, every, every, 3, Machine(contracted=False))
+    assert sums is not None
+    wide = a.astype(np.float64) * b.astype(np.float64)
+    total = np.zeros(3, np.float32)
+    for k in rng.permutation(depth):
+        term = wide[:, k] if fused else (a * b)[:, k].astype(np.float64)
+        total = (total + term).astype(np.float32)
+    assert (np.abs(total - sums.value) <= sums.bound).all()
+    assert (sums.bound <= 2.0**-24 * (depth + 3) * np.abs(wide).sum(axis=1)).all()
 
 
 def measured(name: str, x: np.ndarray, target: str = "native") -> tuple[np.ndarray, Rounded]:

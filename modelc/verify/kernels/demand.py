@@ -235,8 +235,11 @@ class Evaluator:
             yield from ((factor, env) for env, _ in with_reduction(points, reduced, len(rows.rows), depth))
 
     def _factors(self, block: Block) -> Factors | None:
-        """The factors of a contraction, where it is computed as products of matrices: a machine adds up one by one."""
-        return None if isinstance(self.definitions.analysis, Machine) else factors_of(block)
+        """The factors of a contraction, where it is computed as products of matrices: a machine whose order is known
+        adds up one by one."""
+        if isinstance(self.definitions.analysis, Machine) and self.definitions.order_of(block) is not None:
+            return None
+        return factors_of(block)
 
     # --- what is computed, from the first Block to the last -----------------------------------------------------------
 

@@ -40,6 +40,11 @@ class Machine(Analysis):
 
     contracted: bool | None = True
 
+    @property
+    def power(self) -> int:
+        """What accumulated() takes the terms' sizes to: their roundings are bounded, one by one."""
+        return 1
+
     def rounded_once(self, value: Array, dtype: str, variance: Array | float, bias: Array | float | None) -> Rounded:
         far = np.broadcast_to(np.asarray(or_zero(bias)), value.shape)
         with np.errstate(all="ignore"):
@@ -53,6 +58,9 @@ class Machine(Analysis):
         _, bias = passed_on(e, args, value)
         dtype = args[0].dtype
         rounded = self.rounded_once(value, dtype, 0.0, bias)
+        whole = self.stay_whole(e, args, value, bias)
+        if rounded.bias is not None and whole.any():
+            rounded = replace(rounded, bias=np.where(whole, bias, rounded.bias))
         if PLACES[dtype] < PLACES["float32"]:  # LLVM may keep a chain of these in float32
             loose = np.where(has_digits_of(value, dtype), 0.0, 2.0 ** -PLACES[dtype] * np.abs(value))
             rounded = self.off_by(rounded, loose)
@@ -86,17 +94,39 @@ class Machine(Analysis):
         contracted or not; `products`: they are products."""
         if not is_float(terms.dtype):
             return self.summed(terms, 1)
-        halves = self.halves and products
-        dtype = "float16" if halves else "float32" if terms.dtype in ("float16", "bfloat16") else terms.dtype
+        dtype = self._added_in(terms.dtype, products)
         unit, sizes = 2.0 ** -PLACES[dtype], np.abs(terms.value).sum(axis=1)
-        bias = or_zero(terms.bias)
-        far = np.broadcast_to(np.asarray(bias), terms.value.shape).sum(axis=1) + (unit * sizes if loose else 0.0)
+        far = np.broadcast_to(np.asarray(or_zero(terms.bias)), terms.value.shape).sum(axis=1)
         if order is None:
-            total, far = terms.value.sum(axis=1), far + unit * terms.value.shape[1] * (sizes + far)
-        else:
-            total, passed = _in_order(terms.value, order, dtype)
-            far = np.where(far > 0, far + unit * (passed + order.shape[0] * far), 0.0)
-        return self.rounded_once(total, terms.dtype, 0.0, far)
+            total = terms.value.sum(axis=1)
+            return self.accumulated(total, terms.dtype, terms.value.shape[1], sizes, sizes, 0.0, far, products)
+        far = far + (unit * sizes if loose else 0.0)
+        total, passed = _in_order(terms.value, order, dtype)
+        return self.rounded_once(
+            total, terms.dtype, 0.0, np.where(far > 0, far + unit * (passed + order.shape[0] * far), 0.0)
+        )
+
+    def accumulated(
+        self,
+        value: Array,
+        dtype: str,
+        count: int,
+        powers: Array,
+        largest: Array,
+        variance: Array | float,
+        bias: Array | float,
+        products: bool = False,
+    ) -> Rounded:
+        """A sum of `count` terms in any order, which may be products that are rounded or not: `powers` are the terms'
+        sizes added up."""
+        unit = 2.0 ** -PLACES[self._added_in(dtype, products)]
+        return self.rounded_once(value, dtype, 0.0, bias + unit * (count + 1) * (powers + bias))
+
+    def _added_in(self, dtype: str, products: bool) -> str:
+        """The dtype of partial sums."""
+        if self.halves and products:
+            return "float16"
+        return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
 def _in_order(terms: Array, order: Array, dtype: str) -> tuple[Array, Array]:

@@ -86,7 +86,7 @@ def matrix_products(
 ) -> Rounded | None:
     """Sums of products of rows `of_a` of a and `of_b` of b, those of one group together: rows that meet most columns as
     matrix products, the others, and small groups, pair by pair."""
-    sums, depth = _Sums.of(count), a.value.shape[1]
+    sums, depth = _Sums.of(count, analysis.power), a.value.shape[1]
     small = np.bincount(group)[group] * depth <= SMALL
     sums.pair(a, b, of_a, of_b, np.flatnonzero(small))
     large = np.flatnonzero(~small)
@@ -101,7 +101,7 @@ def matrix_products(
         sums.pair(a, b, of_a, of_b, scattered)
     if is_float(a.dtype):
         return analysis.accumulated(
-            sums.value, a.dtype, depth, sums.squares, sums.largest, sums.variance, sums.bias, products=True
+            sums.value, a.dtype, depth, sums.powers, sums.largest, sums.variance, sums.bias, products=True
         )
     if np.abs(sums.value).max(initial=0.0) >= 2.0**53:
         return None
@@ -111,18 +111,19 @@ def matrix_products(
 
 @dataclass(frozen=True)
 class _Sums:
-    """Of every sample the sum of products, that of their squares, the largest of its partial sums, and what the errors
-    of the factors add."""
+    """Of every sample the sum of products, that of their sizes to a power, the largest of its partial sums, and what
+    the errors of the factors add."""
 
+    power: int
     value: Array
-    squares: Array
+    powers: Array
     largest: Array
     variance: Array
     bias: Array
 
     @classmethod
-    def of(cls, count: int) -> _Sums:
-        return cls(*(np.zeros(count) for _ in range(5)))
+    def of(cls, count: int, power: int) -> _Sums:
+        return cls(power, *(np.zeros(count) for _ in range(5)))
 
     def multiply(self, a: Rounded, b: Rounded, of_a: Array, of_b: Array, members: Array) -> None:
         """Samples `members` by matrix products of the rows that they name."""
@@ -136,7 +137,7 @@ class _Sums:
             most = np.maximum(most, np.abs(total))
         self.value[members], self.largest[members] = total[place], most[place]
         if is_float(a.dtype):
-            self.squares[members] = (x.square @ y.square.T)[place]
+            self.powers[members] = (x.to(self.power) @ y.to(self.power).T)[place]
         self._add(x, y, members, lambda left, right: (left @ right.T)[place])
 
     def pair(self, a: Rounded, b: Rounded, of_a: Array, of_b: Array, members: Array) -> None:
@@ -151,7 +152,7 @@ class _Sums:
         parts = [terms[:, part].sum(axis=1) for part in _parts_of(terms.shape[1], is_float(a.dtype))]
         partial = np.cumsum(parts, axis=0)
         self.value[members], self.largest[members] = partial[-1], np.abs(partial).max(axis=0)
-        self.squares[members] = np.einsum("sk,sk->s", terms, terms)
+        self.powers[members] = (np.abs(terms) ** self.power).sum(axis=1)
         self._add(x, y, members, lambda left, right: np.einsum("sk,sk->s", left, right))
 
     def _add(self, x: _Side, y: _Side, members: Array, product: Callable[[Array, Array], Array]) -> None:
@@ -194,3 +195,7 @@ class _Side:
     @cached_property
     def size(self) -> Array:
         return np.abs(self.value)
+
+    def to(self, power: int) -> Array:
+        """The sizes of the numbers to a power, 1 or 2."""
+        return self.square if power == 2 else self.size

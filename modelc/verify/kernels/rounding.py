@@ -163,6 +163,19 @@ def _jump(step: Callable[[Array], Array], x: Rounded, value: Array) -> Array | N
     return far if far.any() else None
 
 
+def _wrapped(x: Rounded, value: Array, dtype: str) -> Array:
+    """How far `value`, the cast of x to whole numbers or bools, may be from that of a number within x's errors which
+    `dtype` does not hold, and which wraps: as far as any number of `dtype`; 0 where there is no such number. Of bools
+    0 is the number that both ends may lie beside."""
+    kind = DTYPES[dtype]
+    least, most = (0, 1) if kind.kind == "b" else (np.iinfo(kind).min, np.iinfo(kind).max)
+    number, reach, whole = np.asarray(x.value, np.float64), np.asarray(x.bound), value.astype(np.float64)
+    with np.errstate(all="ignore"):
+        low, high = number - reach, number + reach
+        wraps = (low <= 0) & (high >= 0) if kind.kind == "b" else (low <= least - 1.0) | (high >= most + 1.0)
+    return np.where(wraps & (reach > 0), np.maximum(whole - least, most - whole), 0.0)
+
+
 def _compared(e: Op, args: Sequence[Rounded]) -> Rounded:
     a, b = args
     value = np.asarray(OPERATIONS[e.name].meaning(a.value, b.value))
@@ -258,6 +271,11 @@ class Analysis:
     short: bool = False
     halves: bool = False
 
+    @property
+    def power(self) -> int:
+        """What accumulated() takes the terms' sizes to: roundings add in quadrature."""
+        return 2
+
     def operate(self, e: Op, args: Sequence[Rounded]) -> Rounded:
         """The operation `e` on numbers with errors."""
         if e.name in ("cast", "bits"):
@@ -299,7 +317,8 @@ class Analysis:
             return np.asarray(converted(np.asarray(numbers), DTYPES[dtype]))
 
         value = step(x.value)
-        return Rounded(value, dtype, None, _jump(step, x, value.astype(np.float64)))
+        far = np.maximum(or_zero(_jump(step, x, value.astype(np.float64))), _wrapped(x, value, dtype))
+        return Rounded(value, dtype, None, far if far.any() else None)
 
     def real(self, e: Op, args: Sequence[Rounded]) -> Rounded:
         """An operation on floats of which some rounding follows."""
@@ -325,13 +344,17 @@ class Analysis:
         variance, bias = passed_on(e, args, value)
         rounded = self.rounded_once(value, args[0].dtype, variance, bias)
         unrounded = (variance == 0) & (bias == 0) & has_digits_of(value, args[0].dtype)
-        if e.name in ("add", "sub"):
-            reach = 2.0 ** self.places[args[0].dtype]
-            unrounded |= _are_whole(args[0]) & _are_whole(args[1]) & (np.abs(value) + bias < reach)
+        unrounded |= self.stay_whole(e, args, value, bias)
         if unrounded.all() and not bias.any():
             return Rounded(rounded.value, rounded.dtype)
         sigma, bias = np.where(unrounded, 0.0, or_zero(rounded.sigma)), np.where(unrounded, bias, or_zero(rounded.bias))
         return replace(rounded, sigma=sigma, bias=bias)
+
+    def stay_whole(self, e: Op, args: Sequence[Rounded], value: Array, bias: Array) -> NDArray[np.bool_]:
+        """Which results are sums or differences of whole numbers, and so small that none is rounded."""
+        if e.name not in ("add", "sub"):
+            return np.zeros(value.shape, bool)
+        return _are_whole(args[0]) & _are_whole(args[1]) & (np.abs(value) + bias < 2.0 ** self.places[args[0].dtype])
 
     def by_difference(self, e: Op, args: Sequence[Rounded], value: Array) -> Rounded:
         """A function whose errors are those of its polynomial, and what its operands' errors change."""
@@ -410,19 +433,19 @@ class Analysis:
         value: Array,
         dtype: str,
         count: int,
-        squares: Array,
+        powers: Array,
         largest: Array,
         variance: Array | float,
         bias: Array | float,
         products: bool = False,
     ) -> Rounded:
-        """A sum of `count` terms: `squares` of these added up, `largest` of its partial sums. Sums of half-width
+        """A sum of `count` terms: their sizes to `power` added up, `largest` of its partial sums. Sums of half-width
         floats are in float32 in a kernel, or rounded to their dtype where the model says so by its casts; where
         `halves`, those of `products` are in float16."""
         halves = self.halves and products
         places = self.places["float16" if halves else "float32" if dtype in ("float16", "bfloat16") else dtype]
         own = (
-            2.0 ** (-2 * places) / 3 * count * (largest**2 + squares)
+            2.0 ** (-2 * places) / 3 * count * (largest**2 + powers)
         )  # a rounding is uniform within a unit of roundoff
         if halves:
             bias = bias + count * TINY["float16"]
