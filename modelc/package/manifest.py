@@ -15,9 +15,10 @@ from modelc.errors import PackageError
 from modelc.ir.expr import Size
 from modelc.ir.origin import Origin
 from modelc.ir.sizes import is_sized, number_of, text_of
+from modelc.package.check import check_plans
 from modelc.package.form import Form
 from modelc.package.schema import Mismatch, compiled
-from modelc.package.spec import FixedInput, PackageTarget, Plan, check_plans
+from modelc.package.spec import FixedInput, PackageTarget, Plan
 from modelc.runtime.files import MANIFEST as NAME
 from modelc.runtime.files import MOST_MANIFEST_BYTES, PARAMS, SCHEMA_VERSION
 

@@ -21,6 +21,7 @@ from modelc import scratch
 from modelc.errors import PackageError
 from modelc.ir.sizes import text_of
 from modelc.package import manifest
+from modelc.package.check import check_spec
 from modelc.package.glue import plan_source
 from modelc.package.link import Code, link_foreign, link_shared, link_static, runtime_sources
 from modelc.package.manifest import SCHEMA_VERSION, FileInfo, Linked, Manifest
@@ -41,7 +42,7 @@ def write_package(spec: PackageSpec, path: str | Path, verify: Verify | None = N
     interrupts, nothing is left. `verify` is called with the finished package's folder before it takes its place: it
     returns a report for `write_verification`, or raises, and then nothing is written. Raises PackageError,
     ToolchainError."""
-    spec.check()
+    check_spec(spec)
     place = _place(path)
     with _folder_beside(place) as folder:
         made = _write_files(spec, folder, place)

@@ -8,6 +8,7 @@ from tiny_package import plan_of, spec_of
 
 from modelc.errors import PackageError
 from modelc.package import Argument, Plan, Step
+from modelc.package.check import check_spec
 
 
 @pytest.mark.parametrize(
@@ -24,4 +25,4 @@ from modelc.package import Argument, Plan, Step
 )
 def test_a_spec_that_does_not_fit_together_is_refused(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(PackageError, match=sentence):
-        spec_of(**changes).check()
+        check_spec(spec_of(**changes))

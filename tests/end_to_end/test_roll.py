@@ -14,8 +14,9 @@ from recurrent_models import model
 import modelc
 from modelc.errors import PackageError
 from modelc.package import Argument, Plan, Step, read_package
+from modelc.package.check import check_plans
 from modelc.package.manifest import NAME
-from modelc.package.spec import RangeCheck, Rolled, check_plans
+from modelc.package.spec import RangeCheck, Rolled
 from modelc.plan.roll import LEAST_COUNT, rolled
 
 

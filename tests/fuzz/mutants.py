@@ -16,6 +16,7 @@ from modelc.codegen.kernels import Kernel, compile_nest
 from modelc.errors import ModelcError
 from modelc.ir.program import Program
 from modelc.package import Package, PackageSpec, write_package
+from modelc.package.check import check_spec
 from modelc.package.manifest import NAME
 from modelc.package.spec import Argument, Branch, Plan, Repeat, Step
 
@@ -200,7 +201,7 @@ def wrong_plan(subject: Subject, rng: np.random.Generator) -> Mutant | None:
     kind, about, wrong, order = drawn
     spec = replace(subject.spec, variants=(wrong,))
     try:
-        spec.check()
+        check_spec(spec)
     except ModelcError:
         return None
     return Mutant(kind, about, spec, order, told=bool(rng.random() < 0.5))
