@@ -18,7 +18,7 @@ import modelc
 from modelc.codegen.lower.in_place import in_place
 from modelc.compile.config import load_config
 from modelc.package import read_package
-from modelc.plan.program import Lifetime, plan_memory
+from modelc.plan.memory import Lifetime, plan_memory
 
 HEAD = "nest t(A: float32[8, 4]; B: float32[8, 4]; Y: float32[8, 4]) -> (Y)\n  phase\n    for i:8\n      for j:4\n"
 MAP = "        assign s[i=i, j=j] assign\n          Y[i, j] = A[{a}] + B[{b}]\n"

@@ -36,7 +36,8 @@ from modelc.package import PackageSpec, read_package, write_package
 from modelc.target import load_target
 from modelc.verify.kernels.blueprint import Blueprint
 from modelc.verify.kernels.calls import looked_at, rows_of, uses_by_step
-from modelc.verify.kernels.demand import LAST, Definitions, Evaluator
+from modelc.verify.kernels.definitions import Definitions
+from modelc.verify.kernels.demand import LAST, Evaluator
 from modelc.verify.kernels.inverse import CannotSay
 from modelc.verify.kernels.machine import Machine
 from modelc.verify.kernels.meaning import Imported

@@ -10,7 +10,8 @@ from lifetimes import LIVES
 from modelc.ir.block import Buffer
 from modelc.ir.layout import Layout, reordered
 from modelc.package.spec import aligned
-from modelc.plan.program import Lifetime, Parameters, plan_memory
+from modelc.plan.memory import Lifetime, plan_memory
+from modelc.plan.program import Parameters
 
 
 def overlap_in_time(a: Lifetime, b: Lifetime) -> bool:

@@ -9,6 +9,7 @@ machine.py   the arithmetic of a kernel: each result rounded, sums in the order 
 elements.py  elements that were computed, and points that they are computed at
 inverse.py   which points of a Block write an element
 products.py  contractions of scattered samples
+definitions.py where numbers of buffers come from
 demand.py    some elements of what Blocks compute, by one of these arithmetics
 blueprint.py how a variant of a package was made; in which order its kernels add up
 imported.py  its constants beside those of the ONNX file

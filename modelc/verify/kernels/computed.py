@@ -16,7 +16,8 @@ from modelc.partition.precision import rounded_values
 from modelc.space.rules.derivation import constant_data, rounding_error
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 from modelc.verify.kernels.calls import KernelCall
-from modelc.verify.kernels.demand import Definitions, Evaluator
+from modelc.verify.kernels.definitions import Definitions
+from modelc.verify.kernels.demand import Evaluator
 from modelc.verify.kernels.elements import joined, taken
 from modelc.verify.kernels.inverse import TakesTooLong
 from modelc.verify.kernels.machine import Machine

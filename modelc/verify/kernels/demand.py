@@ -8,7 +8,7 @@ first to the last. Elements are lists of S indices; a reduction of K points is S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -21,6 +21,7 @@ from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, OpaqueBlock
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, conjunction, loads, operations
 from modelc.ir.interpret import evaluate, walked
 from modelc.partition.narrow_products import SMALLEST
+from modelc.verify.kernels.definitions import Definitions, Order
 from modelc.verify.kernels.elements import (
     GRID,
     Memory,
@@ -36,34 +37,15 @@ from modelc.verify.kernels.elements import (
 from modelc.verify.kernels.inverse import CannotSay, Index, Inverse, TakesTooLong
 from modelc.verify.kernels.machine import Machine
 from modelc.verify.kernels.products import Factors, factors_of, matrix_products, rows_of
-from modelc.verify.kernels.rounding import PLACES, Analysis, Rounded, exact, extreme, has_digits_of, is_float
+from modelc.verify.kernels.rounding import PLACES, Rounded, exact, extreme, has_digits_of, is_float
 
 Array = NDArray[Any]
-Order = tuple[int, ...]
 LAST: Order = (1 << 62,)
 ROWS = 1 << 22  # elements of a factor that are read at once
 OPERATION = 1 << 10  # elements that take as long as the fixed part of one operation on arrays
 MULTIPLIED = 1 / 64  # of an element's work: one multiplication inside a product of matrices
 FOLDED = 4  # units of roundoff that a constant may be off by that was computed in its dtype
 FEW_MEMBERS = 4  # of a group of samples that have iterators of both factors in common, for which rows are not shared
-
-
-@dataclass(frozen=True)
-class Definitions:
-    """Where numbers come from: `given` arrays by buffer, in logical shape; what else is computed by `writers`, the
-    Blocks that write a buffer with their places in the order of execution. `buffer` gives dtype and shape. `analysis`:
-    the arithmetic. `roundoff`: the relative error of given numbers of float32, where they are rounded before they are
-    multiplied; `stands_for_real`: whether those of a buffer were computed in their dtype, for real numbers.
-    `order_of`: in which order a kernel adds up."""
-
-    given: Callable[[str], Array | None]
-    writers: Callable[[str], Sequence[tuple[Order, AnyBlock]]]
-    buffer: Callable[[str], tuple[str, tuple[int, ...]]]
-    opaque: Mapping[str, Callable[..., tuple[Array, ...]]]
-    analysis: Analysis = field(default_factory=Analysis)
-    roundoff: float = 0.0
-    stands_for_real: Callable[[str], bool] = lambda buffer: False
-    order_of: Callable[[Block], Array | None] = lambda block: None
 
 
 @dataclass(frozen=True)

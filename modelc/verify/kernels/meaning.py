@@ -22,7 +22,7 @@ from modelc.ir.graph import Graph, Value
 from modelc.ir.program import Placed
 from modelc.ops import MEANINGS, operator_of
 from modelc.ops.operator import written
-from modelc.verify.kernels.demand import Definitions, Order
+from modelc.verify.kernels.definitions import Definitions, Order
 from modelc.verify.kernels.inverse import CannotSay
 from modelc.verify.kernels.rounding import Analysis
 

@@ -20,7 +20,7 @@ from modelc.ir.graph import Graph
 from modelc.ir.program import Program
 from modelc.ops import MEANINGS
 from modelc.verify.compare import differences
-from modelc.verify.kernels.demand import Definitions
+from modelc.verify.kernels.definitions import Definitions
 from modelc.verify.kernels.inverse import CannotSay
 from modelc.verify.kernels.meaning import ROUNDOFF, Composed, Imported
 from modelc.verify.kernels.report import OUT_OF_RANGE
