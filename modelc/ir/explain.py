@@ -62,6 +62,10 @@ class Explained:
         numbers = {tuple(values[k] for k in places): number for values, number in self.numbers.items()}
         return Explained(self.sizes, tuple(self.samples[k] for k in places), numbers)
 
+    def also_at(self, run: Sizes) -> Explained:
+        """The same with one sample more."""
+        return Explained.knowing([*self.numbers.values()], self.sizes, (*self.samples, run))
+
     def number(self, values: Values) -> int:
         """The number with these values at the samples. Raises Unexplained."""
         if len(set(values)) == 1:

@@ -173,19 +173,34 @@ def _held(task: Task, at_samples: Sequence[Task], candidates: Sequence[Candidate
     """The schedule that the candidates are at the samples, checked in the runs. Raises Unexplained, DependsOnSize,
     InvalidIR where it is none for every size."""
     derived = [derived_by(sample, c.stages) for sample, c in zip(at_samples, candidates, strict=True)]
-    candidate = generalised(candidates, looks.explained)
-    whole = _strided_as(task, generalised(derived, looks.explained))
-    nest = nest_of(whole, candidate, line)
-    check_sizes(nest)
-    chosen = Chosen(candidate, whole, nest)
-    for run in looks.runs:
-        _check(task, chosen, run)
-    return chosen
+    explained, candidate = looks.explained, generalised(candidates, looks.explained)
+    while True:
+        whole = _strided_as(task, generalised(derived, explained))
+        nest = nest_of(whole, candidate, line)
+        check_sizes(nest)
+        chosen = Chosen(candidate, whole, nest)
+        try:
+            for run in looks.runs:
+                _check(task, chosen, run)
+            return chosen
+        except _TooShort as short:  # the samples leave several expressions, and the first was another
+            if short.run in explained.samples:
+                raise
+            explained = explained.also_at(short.run)
+            derived.append(derived_by(instance(task, short.run), instance(candidate, short.run).stages))
+
+
+class _TooShort(InvalidIR):
+    """An iterator has fewer iterations in a run than the stages give it there."""
+
+    def __init__(self, iterator: str, block: str, run: Sizes) -> None:
+        super().__init__(f"iterator {iterator!r} of block {block} is too short at {dict(run)}")
+        self.run = run
 
 
 def _check(task: Task, chosen: Chosen, run: Sizes) -> None:
-    """Raises InvalidIR unless the stages apply in a run, make a Task of no more there than the general one has, and its
-    Nest is right."""
+    """Raises _TooShort where the stages make more of a Task in a run than the general one has there, and InvalidIR
+    where they do not apply, or its Nest is wrong."""
     derived = instance(chosen.task, run)
     expected = derived_by(instance(task, run), instance(chosen.candidate, run).stages)
     there = {block.name: block for block in derived.blocks}
@@ -195,7 +210,7 @@ def _check(task: Task, chosen: Chosen, run: Sizes) -> None:
             continue
         short = [i.name for i in block.iters if general.ranges.get(i.name, i.extent) < i.extent]
         if short:
-            raise InvalidIR(f"iterator {short[0]!r} of block {block.name} is too short at {dict(run)}")
+            raise _TooShort(short[0], block.name, run)
     verify_nest(nest_at(chosen.nest, run), derived)
 
 
