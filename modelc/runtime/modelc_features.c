@@ -153,6 +153,7 @@ static mc_cpu_answer has(const struct feature *f) {
 #include <signal.h>
 #include <sys/auxv.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 static const struct feature {
     const char *name;
