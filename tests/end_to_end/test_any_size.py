@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import pytest
-from any_size_models import encoder, perceptron, pictures
+from any_size_models import encoder, filtered, one_hot, perceptron, pictures
 
 import modelc
 from modelc.compile.any_size import any_size as with_open_sizes
+from modelc.compile.choices import read_choices_file
 from modelc.errors import ModelError
 from modelc.package import read_package
 from modelc.runtime import ModelError as LoadedError
@@ -91,6 +92,23 @@ def test_the_best_schedule_holds_at_every_size(case: str, tmp_path: Path) -> Non
     make, dims, _ = CASES[case]
     made = modelc.compile(make(tmp_path / "model.onnx"), output=tmp_path / "any.modelc", dims=dims, verify=False)
     assert made.kernels and made.rejected == 0
+
+
+@pytest.mark.parametrize("matter", ["1", "1,8"])
+def test_where_one_of_a_batch_matters_other_loops_go_to_threads(matter: str, tmp_path: Path) -> None:
+    model = filtered(tmp_path / "model.onnx")
+    dims = {"batch": f"1..32@{matter}"}
+    modelc.compile(model, "x86-64-v3", tmp_path / "any.modelc", dims=dims, database=False, verify=False)
+    (candidate,) = read_choices_file(tmp_path / "any.modelc").tasks.values()
+    parallel = {str(loop) for s in candidate.blocks.values() for loop, tag in s.tags.items() if tag == "parallel"}
+    assert parallel == {"th0", "pc0"}  # rows of tiles, and of the input: not n0 and pa0
+
+
+def test_a_schedule_for_one_may_be_none_for_several(tmp_path: Path) -> None:
+    model = one_hot(tmp_path / "model.onnx")
+    dims = {"batch": "1..64@1"}
+    made = modelc.compile(model, "x86-64-v3", tmp_path / "any.modelc", dims=dims, database=False, verify=False)
+    assert made.kernels == 2 and made.rejected
 
 
 @pytest.mark.parametrize("given", [0, 33, 100])
