@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -18,6 +19,7 @@ from modelc.compile.choices import read_choices_file
 from modelc.errors import ModelError
 from modelc.package import read_package
 from modelc.runtime import ModelError as LoadedError
+from modelc.runtime import loader
 
 Feed = dict[str, np.ndarray]
 
@@ -119,6 +121,21 @@ def test_a_size_out_of_bounds_is_a_sentence(made: Made, given: int) -> None:
         with pytest.raises(LoadedError, match="dimension 1: expected 40"):
             opened.run({"x": np.zeros((3, 41), np.float32)})
         assert opened.run(rows(3))["y"].shape == (3, 10)
+
+
+def test_the_library_is_asked_once_whether_shapes_fit(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "MOST_FITTED", 2)
+    with modelc.load(made("rows")[1]) as opened:
+        asked, fit = [], opened._library.fit
+
+        def counted(*given: Any) -> int:
+            asked.append(given)
+            return int(fit(*given))
+
+        monkeypatch.setattr(opened._library, "fit", counted)
+        for count, total in ((3, 1), (7, 2), (3, 2), (7, 2), (11, 3), (7, 4), (11, 4), (32, 4)):
+            assert opened.run(rows(count))["y"].shape == (count, 10)
+            assert len(asked) == total
 
 
 def test_inputs_that_disagree_are_a_sentence(made: Made) -> None:
