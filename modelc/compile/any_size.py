@@ -181,7 +181,12 @@ class AnySize:
         near = {s.name: min(s.most, s.least + 6 + k) for k, s in enumerate(self.free)}
         corners = [{**least, s.name: s.most} for s in self.free]
         corners += [{s.name: s.most for s in self.free}] * bool(self.limits)
-        return distinct(self.possible((odd, least, near, *corners, *self.mattering)))
+        usual = () if any(map(self.is_no_sample, self.mattering)) else (odd,)
+        return distinct(self.possible((*usual, least, near, *corners, *self.mattering)))
+
+    def is_no_sample(self, run: Sizes) -> bool:
+        """Whether each size of a run is above 1, at which models are otherwise, and that of no sample."""
+        return all(run[name] > 1 and all(run[name] != sample[name] for sample in self.samples) for name in self.usual)
 
 
 def distinct(runs: Iterable[Sizes]) -> tuple[Sizes, ...]:

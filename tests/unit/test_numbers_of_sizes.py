@@ -174,3 +174,14 @@ def test_samples_are_near_what_matters_and_within_bounds(low: int, further: int,
     assert all(low <= n <= low + further for n in samples) and len({*samples}) == len(samples) >= min(3, further)
     assert abs(samples[0] - matter) <= 12 and {"s": matter} in any_size.checked()
     assert all(low <= run["s"] <= low + further for run in any_size.explained_tasks.samples)
+
+
+def test_a_size_that_matters_and_is_no_sample_is_verified_in_place_of_another() -> None:
+    def checked(*matter: int) -> list[int]:
+        any_size = AnySize.of_package([FreeSize("s", 1, 4096, 1, 0, 0, matter)])
+        return sorted(run["s"] for run in any_size.checked())
+
+    assert checked(160) == [1, 7, 160, 4096]
+    assert checked(161) == [1, 7, 107, 161, 4096]  # a sample
+    assert checked(1) == [1, 3, 7, 4096]
+    assert len(checked()) == 4
