@@ -42,7 +42,7 @@ RESIDUES, STRIDE = 17, 5  # sizes one after the other at which Tasks are looked 
 ENOUGH = 3  # numbers of a size that say what it is like at all
 FAR = 1.9  # times the usual size, from which on a sample is far
 LEAST_FOUND = 8  # of the most that is found: of less, samples would be too near each other
-SMALL = 0.25  # how much a small size counts beside usual and large ones, at which more time goes by
+LESS = 0.25  # how much a size counts that is none of those that matter most, or at which little time goes by
 AROUND = (1, 6)  # other samples lie so far from the usual size, at a third more, and at about twice of it
 
 
@@ -158,13 +158,19 @@ class AnySize:
     @property
     def weighed(self) -> tuple[tuple[Sizes, float], ...]:
         """The runs that count when a schedule is chosen, and how much: those that matter most, where a user has said
-        which; else the usual sizes, the largest, and small ones."""
-        if self.mattering:
-            return tuple((run, 1.0) for run in self.mattering)
-        small = {s.name: max(s.least, self.usual[s.name] // 4) for s in self.free}
+        which, and less a quarter of the most and the most; else both, and less small ones."""
+        quarter = {s.name: replace(s, matter=()).usual for s in self.free}
         largest = {s.name: s.most for s in self.free}
-        runs = zip(self.possible((small, largest, self.usual)), (SMALL, 1.0, 1.0), strict=True)
-        return tuple({tuple(run.values()): (run, weight) for run, weight in runs}.values())
+        if self.mattering:
+            runs = [(run, 1.0) for run in self.mattering] + [(run, LESS) for run in (quarter, largest)]
+        else:
+            small = {s.name: max(s.least, self.usual[s.name] // 4) for s in self.free}
+            runs = [(self.usual, 1.0), (largest, 1.0), (small, LESS)]
+        possible = zip(self.possible(run for run, _ in runs), (weight for _, weight in runs), strict=True)
+        weights = dict[tuple[int, ...], tuple[Sizes, float]]()
+        for run, weight in possible:
+            weights.setdefault(tuple(run.values()), (run, weight))
+        return tuple(weights.values())
 
     def compared(self) -> tuple[Sizes, ...]:
         """The sizes of inputs that a package is verified at; what is found is what the inputs say."""

@@ -213,9 +213,8 @@ def default_ranges(
 
 
 def ranges_around(model: Path, shapes: Shapes, constants: Mapping[str, Given]) -> dict[str, int | Open]:
-    """Of a model's free dimensions the ranges that its inputs of these shapes are in, whose sizes matter most, and
-    beside them those that are usual where nothing is known; one that is in no range is a number. Raises ModelError, and
-    where an input has no shape."""
+    """Of a model's free dimensions the ranges that its inputs of these shapes are in, whose sizes matter most; one that
+    is in no range is a number. Raises ModelError, and where an input has no shape."""
     _, partly = looked_at(read_outline(model).graph, {}, {}, constants)
     known: dict[str, int] = {}
     for name, extents in partly.items():
@@ -226,15 +225,8 @@ def ranges_around(model: Path, shapes: Shapes, constants: Mapping[str, Given]) -
     if missing := [name for name in names if name not in known]:
         raise ModelError(f"no input has the dimension {missing[0]!r} by itself")
     ranges = default_ranges(model, partly, names, ((), {}, constants), known)
-    return {name: _around(known[name], numbers) if len(numbers) > 1 else numbers[0] for name, numbers in ranges.items()}
-
-
-def _around(number: int, numbers: range) -> Open:
-    """A range in which a number matters most, if it is there, and beside it a quarter of the most."""
-    if number not in numbers:
-        return Open(numbers)
-    usual = max(numbers.start, numbers[-1] // 4 // numbers.step * numbers.step)
-    return Open(numbers, tuple(dict.fromkeys((number, usual))))
+    matter = {name: (known[name],) if known[name] in numbers else () for name, numbers in ranges.items()}
+    return {name: Open(numbers, matter[name]) if len(numbers) > 1 else numbers[0] for name, numbers in ranges.items()}
 
 
 def _is_batch(name: str) -> bool:
