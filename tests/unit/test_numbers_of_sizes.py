@@ -185,3 +185,13 @@ def test_a_size_that_matters_and_is_no_sample_is_verified_in_place_of_another() 
     assert checked(161) == [1, 7, 107, 161, 4096]  # a sample
     assert checked(1) == [1, 3, 7, 4096]
     assert len(checked()) == 4
+
+
+def test_many_products_are_read_and_long_ones_are_refused() -> None:
+    named = {name: Size(name, 1, 64) for name in "abc"}
+    text = " + ".join(f"(a + {k}) // 2 * ((b + {k}) // 3 * c) * {k}" for k in range(1, 13))
+    assert at(number_of(text, named), {"a": 5, "b": 7, "c": 3}) == sum(
+        (5 + k) // 2 * ((7 + k) // 3 * 3) * k for k in range(1, 13)
+    )
+    with pytest.raises(ValueError, match="multiplies more than 8 sizes with each other"):
+        number_of("*".join("abcabcabc"), named)
