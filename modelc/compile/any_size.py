@@ -277,16 +277,23 @@ def _others(size: FreeSize) -> list[int]:
         at = max(least, size.most - AROUND[-1])
         while at > least and (at % 2 == 0 or at % 3 == 0):
             at -= 1
-    while at + 1 <= size.most and (at % 2 == 0 or at % 3 == 0):
-        at += 1
+    at = _undivided(at, size.most)
     others = [*(at + step for step in AROUND), at + at // 3 + 1, 2 * at + 3]
     others += [at - at // 3 - 1, at - at // 2] if others[2] > size.most and size.matter else []
+    others += [_undivided(max(least, size.most // 4), size.most)] if size.matter else []  # the model is otherwise there
     numbers = [n for n in (at, *others) if least <= n <= size.most]
     if len(numbers) < 3:
         numbers += [n for n in range(least, min(size.most, least + 3) + 1) if n not in numbers]
     if len(numbers) < 2 and size.least < least:
         numbers.append(size.least)
     return list(dict.fromkeys(numbers))
+
+
+def _undivided(number: int, most: int) -> int:
+    """The next number that neither 2 nor 3 divides, as far as there is one."""
+    while number + 1 <= most and (number % 2 == 0 or number % 3 == 0):
+        number += 1
+    return number
 
 
 # --- one Program ------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import log
 from typing import Any
 
@@ -89,11 +90,13 @@ def accepted_at_all_sizes(task: Task, candidate: Candidate, schedules: Schedules
 def _in_order(usual: Task, weighed: Sequence[tuple[Task, float]], schedules: Schedules) -> Iterator[Candidates]:
     """Schedules of a Task, the best on the whole first, then others that are good at the usual size, and those that are
     for any size: as each is there where it is offered, as the same point of its Sketch is at each size, and as that is
-    at the usual one. At last one that every Task has."""
+    at the usual one. Then those that are good at sizes that count less, which may have loops that no other has. At last
+    one that every Task has."""
     best = _best_on_the_whole(usual, weighed, schedules)
     tried = {id(offer) for offer in best}
     others = [offer for offer in schedules.ranked(usual) if id(offer) not in tried]
-    for offer in (*best, *others, *_for_any_size(usual, schedules)):
+    elsewhere = (offer for task, weight in weighed if weight < CONSTRUCTED for offer in schedules.ranked(task)[:OFFERS])
+    for offer in chain(best, others, _for_any_size(usual, schedules), elsewhere):
 
         def as_offered(tasks: Sequence[Task], offer: Offer = offer) -> Sequence[Candidate]:
             return [offer.candidate] * len(tasks)
@@ -113,7 +116,7 @@ def _in_order(usual: Task, weighed: Sequence[tuple[Task, float]], schedules: Sch
         yield same_point
         if offer.task is not usual:
             yield as_at_usual
-    yield lambda tasks: [separate(tasks[0], schedules.target)] * len(tasks)
+    yield lambda tasks: [separate(tasks[-1], schedules.target)] * len(tasks)  # the largest, which has every loop
 
 
 def _for_any_size(usual: Task, schedules: Schedules) -> Iterator[Offer]:

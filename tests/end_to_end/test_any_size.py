@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from any_size_models import encoder, filtered, one_hot, perceptron, pictures
+from any_size_models import encoder, filtered, one_hot, perceptron, pictures, strided
 
 import modelc
 from modelc.compile.any_size import any_size as with_open_sizes
@@ -20,6 +20,7 @@ from modelc.errors import ModelError
 from modelc.package import read_package
 from modelc.runtime import ModelError as LoadedError
 from modelc.runtime import loader
+from modelc.space import any_size as schedules_of_any_size
 
 Feed = dict[str, np.ndarray]
 
@@ -111,6 +112,15 @@ def test_a_schedule_for_one_may_be_none_for_several(tmp_path: Path) -> None:
     dims = {"batch": "1..64@1"}
     made = modelc.compile(model, "x86-64-v3", tmp_path / "any.modelc", dims=dims, database=False, verify=False)
     assert made.kernels == 2 and made.rejected
+
+
+def test_the_schedule_that_every_task_has_covers_what_is_one_at_the_usual_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_order = schedules_of_any_size._in_order
+    monkeypatch.setattr(schedules_of_any_size, "_in_order", lambda *given: [[*in_order(*given)][-1]])
+    model = strided(tmp_path / "model.onnx")  # one row up to a height of 32
+    modelc.compile(model, output=tmp_path / "any.modelc", dims={"height": "1..256@4"}, database=False)
 
 
 @pytest.mark.parametrize("given", [0, 33, 100])

@@ -37,6 +37,13 @@ def filtered(path: Path) -> Path:
     return _of_opset(path, nodes, [INFO("x", F, ["batch", 32, 64, 64])], ["y"], weights)
 
 
+def strided(path: Path) -> Path:
+    """Pictures of any height -> a convolution of every 32nd row."""
+    weights = {"w": np.random.default_rng(0).standard_normal((16, 8, 1, 3)).astype(np.float32)}
+    nodes = [node("Conv", ["x", "w"], ["y"], pads=[0, 1, 0, 1], strides=[32, 1])]
+    return _of_opset(path, nodes, [INFO("x", F, [1, 8, "height", 16])], ["y"], weights)
+
+
 def one_hot(path: Path) -> Path:
     """Rows of 2,048 numbers of 0 to 256 -> which each is, times a matrix."""
     weights = {"every": np.arange(257, dtype=np.int32), "w": np.ones((257, 64), np.float32)}
