@@ -42,7 +42,7 @@ RESIDUES, STRIDE = 17, 5  # sizes one after the other at which Tasks are looked 
 ENOUGH = 3  # numbers of a size that say what it is like at all
 FAR = 1.9  # times the usual size, from which on a sample is far
 LEAST_FOUND = 8  # of the most that is found: of less, samples would be too near each other
-SMALL = 0.25  # how much a small size counts beside usual and large ones, at which more time goes by
+LESS = 0.25  # how much a size counts that is none of those that matter most, or at which little time goes by
 AROUND = (1, 6)  # other samples lie so far from the usual size, at a third more, and at about twice of it
 
 
@@ -158,13 +158,19 @@ class AnySize:
     @property
     def weighed(self) -> tuple[tuple[Sizes, float], ...]:
         """The runs that count when a schedule is chosen, and how much: those that matter most, where a user has said
-        which; else the usual sizes, the largest, and small ones."""
-        if self.mattering:
-            return tuple((run, 1.0) for run in self.mattering)
-        small = {s.name: max(s.least, self.usual[s.name] // 4) for s in self.free}
+        which, and less a quarter of the most and the most; else both, and less small ones."""
+        quarter = {s.name: replace(s, matter=()).usual for s in self.free}
         largest = {s.name: s.most for s in self.free}
-        runs = zip(self.possible((small, largest, self.usual)), (SMALL, 1.0, 1.0), strict=True)
-        return tuple({tuple(run.values()): (run, weight) for run, weight in runs}.values())
+        if self.mattering:
+            runs = [(run, 1.0) for run in self.mattering] + [(run, LESS) for run in (quarter, largest)]
+        else:
+            small = {s.name: max(s.least, self.usual[s.name] // 4) for s in self.free}
+            runs = [(self.usual, 1.0), (largest, 1.0), (small, LESS)]
+        possible = zip(self.possible(run for run, _ in runs), (weight for _, weight in runs), strict=True)
+        weights = dict[tuple[int, ...], tuple[Sizes, float]]()
+        for run, weight in possible:
+            weights.setdefault(tuple(run.values()), (run, weight))
+        return tuple(weights.values())
 
     def compared(self) -> tuple[Sizes, ...]:
         """The sizes of inputs that a package is verified at; what is found is what the inputs say."""
@@ -181,7 +187,12 @@ class AnySize:
         near = {s.name: min(s.most, s.least + 6 + k) for k, s in enumerate(self.free)}
         corners = [{**least, s.name: s.most} for s in self.free]
         corners += [{s.name: s.most for s in self.free}] * bool(self.limits)
-        return distinct(self.possible((odd, least, near, *corners, *self.mattering)))
+        usual = () if any(map(self.is_no_sample, self.mattering)) else (odd,)
+        return distinct(self.possible((*usual, least, near, *corners, *self.mattering)))
+
+    def is_no_sample(self, run: Sizes) -> bool:
+        """Whether each size of a run is above 1, at which models are otherwise, and that of no sample."""
+        return all(run[name] > 1 and all(run[name] != sample[name] for sample in self.samples) for name in self.usual)
 
 
 def distinct(runs: Iterable[Sizes]) -> tuple[Sizes, ...]:
@@ -266,16 +277,23 @@ def _others(size: FreeSize) -> list[int]:
         at = max(least, size.most - AROUND[-1])
         while at > least and (at % 2 == 0 or at % 3 == 0):
             at -= 1
-    while at + 1 <= size.most and (at % 2 == 0 or at % 3 == 0):
-        at += 1
+    at = _undivided(at, size.most)
     others = [*(at + step for step in AROUND), at + at // 3 + 1, 2 * at + 3]
     others += [at - at // 3 - 1, at - at // 2] if others[2] > size.most and size.matter else []
+    others += [_undivided(max(least, size.most // 4), size.most)] if size.matter else []  # the model is otherwise there
     numbers = [n for n in (at, *others) if least <= n <= size.most]
     if len(numbers) < 3:
         numbers += [n for n in range(least, min(size.most, least + 3) + 1) if n not in numbers]
     if len(numbers) < 2 and size.least < least:
         numbers.append(size.least)
     return list(dict.fromkeys(numbers))
+
+
+def _undivided(number: int, most: int) -> int:
+    """The next number that neither 2 nor 3 divides, as far as there is one."""
+    while number + 1 <= most and (number % 2 == 0 or number % 3 == 0):
+        number += 1
+    return number
 
 
 # --- one Program ------------------------------------------------------------------------------------------------------

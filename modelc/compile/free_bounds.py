@@ -14,6 +14,7 @@ from functools import partial
 from itertools import combinations
 from pathlib import Path
 
+from modelc.compile.opened import Open
 from modelc.errors import ModelError
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.onnx import import_model
@@ -211,9 +212,9 @@ def default_ranges(
     return Bounds(tuple(open_dims), batches, tuple(tables), graph_at, known or {}, lengths=lengths).ranges()
 
 
-def ranges_around(model: Path, shapes: Shapes, constants: Mapping[str, Given]) -> dict[str, int | range]:
-    """Of a model's free dimensions the ranges that its inputs of these shapes are in; one that is in none is a number.
-    Raises ModelError, and where an input has no shape."""
+def ranges_around(model: Path, shapes: Shapes, constants: Mapping[str, Given]) -> dict[str, int | Open]:
+    """Of a model's free dimensions the ranges that its inputs of these shapes are in, whose sizes matter most; one that
+    is in no range is a number. Raises ModelError, and where an input has no shape."""
     _, partly = looked_at(read_outline(model).graph, {}, {}, constants)
     known: dict[str, int] = {}
     for name, extents in partly.items():
@@ -224,7 +225,8 @@ def ranges_around(model: Path, shapes: Shapes, constants: Mapping[str, Given]) -
     if missing := [name for name in names if name not in known]:
         raise ModelError(f"no input has the dimension {missing[0]!r} by itself")
     ranges = default_ranges(model, partly, names, ((), {}, constants), known)
-    return {name: numbers if len(numbers) > 1 else numbers[0] for name, numbers in ranges.items()}
+    matter = {name: (known[name],) if known[name] in numbers else () for name, numbers in ranges.items()}
+    return {name: Open(numbers, matter[name]) if len(numbers) > 1 else numbers[0] for name, numbers in ranges.items()}
 
 
 def _is_batch(name: str) -> bool:

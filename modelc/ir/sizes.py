@@ -28,7 +28,7 @@ Sizes = Mapping[str, int]  # what a run's sizes are, by name
 MOST_TEXT = 1000  # characters of a number that is read
 MOST_NUMBER = 2**63 - 1  # that one may be
 MOST_RUNS = 1 << 12  # at which a number is looked at, whose sign is not plain
-MOST_PRODUCTS = 8  # of sizes in it, whose limits take long to find
+MOST_FACTORS = 8  # sizes in one of its terms, whose limits take long to find
 
 
 class DependsOnSize(Exception):
@@ -197,10 +197,8 @@ def number_of(text: str, named: Mapping[str, Size]) -> int:
     e = parse(text)
     if unknown := sorted(variables(e) - named.keys()):
         raise ValueError(f"{text!r} names {unknown[0]!r}, which is no size")
-    if sum(isinstance(x, Op) and x.name == "mul" and not any(isinstance(y, Const) for y in x.args) for x in walk(e)) > (
-        MOST_PRODUCTS
-    ):
-        raise ValueError(f"{text!r} multiplies sizes more than {MOST_PRODUCTS} times")
+    if _factors(e) > MOST_FACTORS:
+        raise ValueError(f"{text!r} multiplies more than {MOST_FACTORS} sizes with each other")
     try:
         number = sized(substitute(e, named))
     except DependsOnSize:
@@ -210,6 +208,14 @@ def number_of(text: str, named: Mapping[str, Size]) -> int:
     if not -MOST_NUMBER <= least(number) <= most(number) <= MOST_NUMBER:
         raise ValueError(f"{text[:80]!r} has more than 64 bits")
     return number
+
+
+def _factors(e: Expr) -> int:
+    """How many variables are multiplied with each other, at most."""
+    if not isinstance(e, Op):
+        return int(isinstance(e, Var))
+    each = [_factors(x) for x in e.args]
+    return sum(each) if e.name == "mul" else max(each, default=0)
 
 
 def _upwards(atom: Expr, c: int) -> tuple[Expr, int]:

@@ -42,6 +42,7 @@ from modelc.runtime.tensors import DTYPES, Array, TensorInfo, Variant, address_o
 
 MOST_THREADS = 1024  # of the library, too
 MOST_SECONDS = 10**9  # of a time limit, whose nanoseconds fit 64 bits
+MOST_FITTED = 64  # sets of shapes of which a package for any size keeps that it takes them
 
 
 class StepProfile(NamedTuple):
@@ -85,6 +86,7 @@ class Model:
     def __init__(self, path: str, threads: int | None = None, check: bool = False, seed: int = 0) -> None:
         self._handle = ctypes.c_void_p()
         self._bounds: list[Bound] = []
+        self._fitted: dict[tuple[tuple[int, ...], ...], tuple[Bound, ctypes.Array[Any]]] = {}
         self._watcher: Any = None
         self._lock = threading.Lock()
         self._closing = threading.RLock()  # held where the handle is freed, or used beside a run
@@ -326,6 +328,17 @@ class Model:
         for bound in self._bounds:
             if bound.shapes == shapes and not (bound.free and bound.free.grows):
                 return bound, None
+        key = tuple(shapes)
+        fitted = self._fitted.get(key)
+        if fitted is None:
+            fitted = self._fitted_anew(key)
+            if not self.grows:  # else it depends on what the cache holds
+                if len(self._fitted) >= MOST_FITTED:
+                    self._fitted.clear()
+                self._fitted[key] = fitted
+        return fitted
+
+    def _fitted_anew(self, shapes: Sequence[tuple[int, ...]]) -> tuple[Bound, ctypes.Array[Any]]:
         if not self._open or any(len(s) != len(t.shape) for s, t in zip(shapes, self.inputs, strict=True)):
             raise ModelError(self._refuse_shapes(shapes))
         extents = [(ctypes.c_int64 * (len(shape) + 1))(*shape) for shape in shapes]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from modelc.cache.code import code_digest
 from modelc.cache.packages import is_refused, package_of, refuse
+from modelc.compile.opened import Open
 from modelc.compile.request import CompileRequest
 from modelc.database import code_version
 from modelc.errors import ModelcError, ModelError, blaming
@@ -72,7 +73,7 @@ def package_for(model: SourceModel, shapes: Shapes, constants: Constants) -> Pat
 
 def package_of_any_size(model: SourceModel, shapes: Shapes, constants: Constants) -> Path | None:
     """The package of `model` whose free dimensions are left open: within bounds that inputs of the first `shapes` are
-    in, of whoever asked first. None where there is none, as was found out once."""
+    in, of whoever asked first, and with schedules for these. None where there is none, as was found out once."""
     target = load_target("native")
     key = _key(model, None, constants, target)
 
@@ -82,7 +83,7 @@ def package_of_any_size(model: SourceModel, shapes: Shapes, constants: Constants
 
         with model.file() as path, blaming(f"model {path}"):
             dims = ranges_around(path, shapes, constants)
-            if not any(isinstance(numbers, range) for numbers in dims.values()):
+            if not any(isinstance(numbers, Open) for numbers in dims.values()):
                 raise ModelError("the model takes one size alone")
             compile_request(CompileRequest(path, target, place, dims=dims, constants=constants))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import log
 from typing import Any
 
@@ -13,9 +14,10 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.explain import Explained, Unexplained
 from modelc.ir.generalise import generalised, instance, nest_at
+from modelc.ir.loop import Loop
 from modelc.ir.sizes import DependsOnSize, Sizes
 from modelc.ir.verify_nest import verify_nest
-from modelc.space.check import check_sizes, derived_by
+from modelc.space.check import check_iterators, check_sizes, derived_by
 from modelc.space.choose import Chosen, Offer, Schedules
 from modelc.space.nest.build import nest_of
 from modelc.space.sketch import Sketch
@@ -87,12 +89,14 @@ def accepted_at_all_sizes(task: Task, candidate: Candidate, schedules: Schedules
 
 def _in_order(usual: Task, weighed: Sequence[tuple[Task, float]], schedules: Schedules) -> Iterator[Candidates]:
     """Schedules of a Task, the best on the whole first, then others that are good at the usual size, and those that are
-    for any size: as each is there where it is offered, and as the same point of its Sketch is at each size. At last one
-    that every Task has."""
-    best = _best_on_the_whole(weighed, schedules)
+    for any size: as each is there where it is offered, as the same point of its Sketch is at each size, and as that is
+    at the usual one. Then those that are good at sizes that count less, which may have loops that no other has. At last
+    one that every Task has."""
+    best = _best_on_the_whole(usual, weighed, schedules)
     tried = {id(offer) for offer in best}
     others = [offer for offer in schedules.ranked(usual) if id(offer) not in tried]
-    for offer in (*best, *others, *_for_any_size(usual, schedules)):
+    elsewhere = (offer for task, weight in weighed if weight < CONSTRUCTED for offer in schedules.ranked(task)[:OFFERS])
+    for offer in chain(best, others, _for_any_size(usual, schedules), elsewhere):
 
         def as_offered(tasks: Sequence[Task], offer: Offer = offer) -> Sequence[Candidate]:
             return [offer.candidate] * len(tasks)
@@ -105,9 +109,14 @@ def _in_order(usual: Task, weighed: Sequence[tuple[Task, float]], schedules: Sch
                     raise InvalidIR(f"the knob {missing[0]!r} is not there at each size")
             return [sketch.candidate_of(values) for sketch in sketches]
 
+        def as_at_usual(tasks: Sequence[Task], same_point: Candidates = same_point) -> Sequence[Candidate]:
+            return [*same_point(tasks[:1])] * len(tasks)
+
         yield as_offered
         yield same_point
-    yield lambda tasks: [separate(tasks[0], schedules.target)] * len(tasks)
+        if offer.task is not usual:
+            yield as_at_usual
+    yield lambda tasks: [separate(tasks[-1], schedules.target)] * len(tasks)  # the largest, which has every loop
 
 
 def _for_any_size(usual: Task, schedules: Schedules) -> Iterator[Offer]:
@@ -119,13 +128,14 @@ def _for_any_size(usual: Task, schedules: Schedules) -> Iterator[Offer]:
                 yield Offer(schedules, usual, 0.0, family, number, tuple(map(int, sketch.nearest(values))))
 
 
-def _best_on_the_whole(weighed: Sequence[tuple[Task, float]], schedules: Schedules) -> list[Offer]:
+def _best_on_the_whole(usual: Task, weighed: Sequence[tuple[Task, float]], schedules: Schedules) -> list[Offer]:
     """What is constructed at the sizes that are `weighed`, the least first by the mean of the logarithms of what it
     takes at these."""
     points: dict[object, Offer] = {}
     for task, weight in weighed:
-        for offer in schedules.ranked(task)[:OFFERS] if weight >= CONSTRUCTED else ():
-            sketch = _sketch(offer, task, schedules)
+        for found in schedules.ranked(task)[:OFFERS] if weight >= CONSTRUCTED else ():
+            offer = _with_every_knob(found, usual, schedules)
+            sketch = _sketch(offer, offer.task, schedules)
             points.setdefault((sketch.kind, sketch.name, repr(sketch.recorded(offer.point))), offer)
     offers, totals = [*points.values()], [0.0] * len(points)
     for task, weight in weighed:
@@ -136,17 +146,51 @@ def _best_on_the_whole(weighed: Sequence[tuple[Task, float]], schedules: Schedul
     return [offers[number] for number in sorted(range(len(offers)), key=totals.__getitem__)]
 
 
+def _with_every_knob(offer: Offer, usual: Task, schedules: Schedules) -> Offer:
+    """An offer as it is at the usual size, where an iterator has tiles that has one iteration alone, and so no knobs,
+    at the offer's own: they are as small as can be. The offer itself, where it lacks no knob or is nothing there."""
+    try:
+        sketch = _sketch(offer, usual, schedules)
+    except InvalidIR:
+        return offer
+    values = _values(offer, schedules)
+    missing = {k.name: [n for n in k.values if isinstance(n, int)] for k in sketch.all_knobs() if k.name not in values}
+    if not missing:
+        return offer
+    least = {name: min(numbers) for name, numbers in missing.items() if numbers}
+    try:
+        point = sketch.nearest({**sketch.start_values(), **least, **values})
+    except ValueError:
+        return offer
+    if not sketch.legal(point[None, :])[0]:
+        return offer
+    price = float(sketch.estimate(point[None, :], schedules.target.cores)[0]) * sketch.handicap
+    number = schedules.families(usual)[offer.family].index(sketch)
+    return Offer(schedules, usual, price, offer.family, number, tuple(map(int, point)))
+
+
 def _price(offer: Offer, task: Task, schedules: Schedules) -> float | None:
     """What a schedule is estimated to take that is offered at another size: with tiles that are no larger than what
-    there is. None where its Sketch is none of the Task's, or has no such point."""
+    there is, and on one core where the loop whose iterations go to threads has one. None where its Sketch is none of
+    the Task's, or has no such point."""
     try:
         sketch = _sketch(offer, task, schedules)
-        point = sketch.nearest(_values(offer, schedules))[None, :]
+        values = _values(offer, schedules)
+        absent = {k.name: k.values[0] for k in sketch.all_knobs() if _is_absent(values.get(k.name), k.values, sketch)}
+        point = sketch.nearest({**values, **absent})[None, :]
     except (InvalidIR, ValueError):
         return None
     if not sketch.legal(point)[0]:
         return None
-    return float(sketch.estimate(point, schedules.target.cores)[0]) * sketch.handicap
+    return float(sketch.estimate(point, 1 if absent else schedules.target.cores)[0]) * sketch.handicap
+
+
+def _is_absent(value: Any, there: Sequence[Any], sketch: Sketch) -> bool:
+    """Whether a knob's value is a loop that is not `there`, for its iterator has one iteration."""
+    if not isinstance(value, Loop) or value in there:
+        return False
+    extents = (block.ranges.get(value.iterator, 1) for block in sketch.task.blocks if isinstance(block, Block))
+    return all(extent == 1 for extent in extents)
 
 
 def _values(offer: Offer, schedules: Schedules) -> dict[str, Any]:
@@ -176,6 +220,7 @@ def _held(task: Task, at_samples: Sequence[Task], candidates: Sequence[Candidate
     explained, candidate = looks.explained, generalised(candidates, looks.explained)
     while True:
         whole = _strided_as(task, generalised(derived, explained))
+        check_iterators(whole, candidate)
         nest = nest_of(whole, candidate, line)
         check_sizes(nest)
         chosen = Chosen(candidate, whole, nest)

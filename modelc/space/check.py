@@ -95,24 +95,38 @@ def check_knobs(task: Task, candidate: Candidate) -> None:
     _check_layouts(task, candidate)
 
 
+def check_iterators(task: Task, candidate: Candidate) -> None:
+    """Raises InvalidCandidate where a tile or a loop is of an iterator that its Block of `task` does not have; extents
+    may depend on Sizes."""
+    for block in task.blocks:
+        if isinstance(block, Block) and block.name in candidate.blocks:
+            _check_iterators(block, candidate.blocks[block.name])
+
+
+def _check_iterators(block: Block, schedule: BlockSchedule) -> None:
+    there = {i.name: None for i in block.iters}
+    named = [("tiles", name, repr(name)) for name in schedule.tiles]
+    named += [("order", loop.iterator, f"for its loop '{loop}'") for loop in schedule.order]
+    for knob, name, what in named:
+        if name not in there:
+            raise InvalidCandidate(f"block {block.name}, {knob}: it has no iterator {what}; it has {', '.join(there)}")
+
+
 def _check_schedule(task: Task, block: Block, schedule: BlockSchedule) -> None:
     def wrong(knob: str, sentence: str) -> InvalidCandidate:
         return InvalidCandidate(f"block {block.name}, {knob}: {sentence}")
 
+    _check_iterators(block, schedule)
     ranges, tiles, order = block.ranges, schedule.tiles, schedule.order
     if schedule.scope not in SCOPES:
         raise wrong("scope", f"{schedule.scope!r} is none of {', '.join(SCOPES)}")
     for name, sizes in tiles.items():
-        if name not in ranges:
-            raise wrong("tiles", f"it has no iterator {name!r}; it has {', '.join(ranges)}")
         for size in sizes:
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
                 raise wrong("tiles", f"{size!r} of {name} is no positive whole number")
             if size >= ranges[name] + WIDEST:
                 raise wrong("tiles", f"{size} is more than iterator {name} has, {ranges[name]}")
     for place, loop in enumerate(order):
-        if loop.iterator not in ranges:
-            raise wrong("order", f"it has no iterator for its loop '{loop}'; it has {', '.join(ranges)}")
         if loop.level > len(tiles.get(loop.iterator, ())):
             raise wrong("order", f"loop '{loop}' is of a level that has no tile")
         if loop in order[:place]:

@@ -6,17 +6,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 import pytest
-from any_size_models import encoder, perceptron, pictures
+from any_size_models import encoder, filtered, one_hot, perceptron, pictures, strided
 
 import modelc
 from modelc.compile.any_size import any_size as with_open_sizes
+from modelc.compile.choices import read_choices_file
 from modelc.errors import ModelError
 from modelc.package import read_package
 from modelc.runtime import ModelError as LoadedError
+from modelc.runtime import loader
+from modelc.space import any_size as schedules_of_any_size
 
 Feed = dict[str, np.ndarray]
 
@@ -95,6 +99,32 @@ def test_the_best_schedule_holds_at_every_size(case: str, target: str, tmp_path:
     assert made.kernels and made.rejected == 0
 
 
+@pytest.mark.parametrize("matter", ["1", "1,8"])
+def test_where_one_of_a_batch_matters_other_loops_go_to_threads(matter: str, tmp_path: Path) -> None:
+    model = filtered(tmp_path / "model.onnx")
+    dims = {"batch": f"1..32@{matter}"}
+    modelc.compile(model, "x86-64-v3", tmp_path / "any.modelc", dims=dims, database=False, verify=False)
+    (candidate,) = read_choices_file(tmp_path / "any.modelc").tasks.values()
+    parallel = {str(loop) for s in candidate.blocks.values() for loop, tag in s.tags.items() if tag == "parallel"}
+    assert parallel == {"th0", "pc0"}  # rows of tiles, and of the input: not n0 and pa0
+
+
+def test_a_schedule_for_one_may_be_none_for_several(tmp_path: Path) -> None:
+    model = one_hot(tmp_path / "model.onnx")
+    dims = {"batch": "1..64@1"}
+    made = modelc.compile(model, "x86-64-v3", tmp_path / "any.modelc", dims=dims, database=False, verify=False)
+    assert made.kernels == 2 and made.rejected
+
+
+def test_the_schedule_that_every_task_has_covers_what_is_one_at_the_usual_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_order = schedules_of_any_size._in_order
+    monkeypatch.setattr(schedules_of_any_size, "_in_order", lambda *given: [[*in_order(*given)][-1]])
+    model = strided(tmp_path / "model.onnx")  # one row up to a height of 32
+    modelc.compile(model, output=tmp_path / "any.modelc", dims={"height": "1..256@4"}, database=False)
+
+
 @pytest.mark.parametrize("given", [0, 33, 100])
 def test_a_size_out_of_bounds_is_a_sentence(made: Made, given: int) -> None:
     with modelc.load(made("rows")[1]) as opened:
@@ -103,6 +133,21 @@ def test_a_size_out_of_bounds_is_a_sentence(made: Made, given: int) -> None:
         with pytest.raises(LoadedError, match="dimension 1: expected 40"):
             opened.run({"x": np.zeros((3, 41), np.float32)})
         assert opened.run(rows(3))["y"].shape == (3, 10)
+
+
+def test_the_library_is_asked_once_whether_shapes_fit(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "MOST_FITTED", 2)
+    with modelc.load(made("rows")[1]) as opened:
+        asked, fit = [], opened._library.fit
+
+        def counted(*given: Any) -> int:
+            asked.append(given)
+            return int(fit(*given))
+
+        monkeypatch.setattr(opened._library, "fit", counted)
+        for count, total in ((3, 1), (7, 2), (3, 2), (7, 2), (11, 3), (7, 4), (11, 4), (32, 4)):
+            assert opened.run(rows(count))["y"].shape == (count, 10)
+            assert len(asked) == total
 
 
 def test_inputs_that_disagree_are_a_sentence(made: Made) -> None:

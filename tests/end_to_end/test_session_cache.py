@@ -19,6 +19,9 @@ import modelc.session as ours
 from modelc.cache import packages
 from modelc.cli import main
 from modelc.compile import command
+from modelc.compile.opened import Open
+from modelc.errors import ModelError
+from modelc.runtime.refusals import Fail
 
 
 @pytest.fixture
@@ -82,6 +85,22 @@ def test_a_size_out_of_bounds_is_compiled_by_itself(compiled: list[dict[str, Any
     assert compiled == [(), {"x": (5000,)}]
 
 
+def test_the_first_sizes_matter_most(monkeypatch: pytest.MonkeyPatch, empty_cache: Path) -> None:
+    asked = list[dict[str, Any]]()
+
+    def refused(request: Any) -> Any:
+        asked.append(request.dims)
+        raise ModelError("not compiled")
+
+    monkeypatch.setattr(command, "compile_request", refused)
+    for length in (3, 8):
+        monkeypatch.setenv("MODELC_CACHE", str(empty_cache / str(length)))
+        with pytest.raises(Fail):
+            doubled(ours.InferenceSession(models.scaled(2)), length)
+        assert asked.pop(0) == {"n": Open(range(1, 33), (length,))}
+        asked.clear()  # of the shapes themselves, as there is no package of any size
+
+
 def test_many_shapes_keep_few_packages_open(compiled: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("modelc.session.compiled.MOST_OPEN", 2)
     monkeypatch.setattr("modelc.session.compiled.package_of_any_size", lambda *_: None)
@@ -139,6 +158,9 @@ from dataclasses import replace
 import numpy as np
 import modelc.session as ort
 from modelc.compile import command
+from modelc.compile.opened import Open
+from modelc.errors import ModelError
+from modelc.runtime.refusals import Fail
 compiled, original = [], command.compile_request
 command.compile_request = lambda request: (compiled.append(request), original(replace(request, verify=False)))
 session = ort.InferenceSession("m.onnx")

@@ -30,6 +30,33 @@ def perceptron(path: Path) -> Path:
     return _of_opset(path, nodes, [INFO("x", F, ["rows", 40])], ["y"], drawn)
 
 
+def filtered(path: Path) -> Path:
+    """Pictures of any number -> a convolution that Winograd's rule takes."""
+    weights = {"w": np.random.default_rng(0).standard_normal((32, 32, 3, 3)).astype(np.float32)}
+    nodes = [node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]), node("Relu", ["c"], ["y"])]
+    return _of_opset(path, nodes, [INFO("x", F, ["batch", 32, 64, 64])], ["y"], weights)
+
+
+def strided(path: Path) -> Path:
+    """Pictures of any height -> a convolution of every 32nd row."""
+    weights = {"w": np.random.default_rng(0).standard_normal((16, 8, 1, 3)).astype(np.float32)}
+    nodes = [node("Conv", ["x", "w"], ["y"], pads=[0, 1, 0, 1], strides=[32, 1])]
+    return _of_opset(path, nodes, [INFO("x", F, [1, 8, "height", 16])], ["y"], weights)
+
+
+def one_hot(path: Path) -> Path:
+    """Rows of 2,048 numbers of 0 to 256 -> which each is, times a matrix."""
+    weights = {"every": np.arange(257, dtype=np.int32), "w": np.ones((257, 64), np.float32)}
+    nodes = [
+        node("Unsqueeze", ["x", "last"], ["each"]),
+        node("Equal", ["each", "every"], ["is"]),
+        node("Cast", ["is"], ["y"], to=F),
+        node("MatMul", ["y", "w"], ["z"]),
+    ]
+    inputs = [INFO("x", TensorProto.INT32, ["batch", 2048])]
+    return _of_opset(path, nodes, inputs, ["z"], {**weights, "last": np.array([-1])}, opset=13)
+
+
 def encoder(path: Path) -> Path:
     """Tokens and a mask of any length -> attention, the beginning of a table, sums over all."""
     rng = np.random.default_rng(0)

@@ -174,3 +174,24 @@ def test_samples_are_near_what_matters_and_within_bounds(low: int, further: int,
     assert all(low <= n <= low + further for n in samples) and len({*samples}) == len(samples) >= min(3, further)
     assert abs(samples[0] - matter) <= 12 and {"s": matter} in any_size.checked()
     assert all(low <= run["s"] <= low + further for run in any_size.explained_tasks.samples)
+
+
+def test_a_size_that_matters_and_is_no_sample_is_verified_in_place_of_another() -> None:
+    def checked(*matter: int) -> list[int]:
+        any_size = AnySize.of_package([FreeSize("s", 1, 4096, 1, 0, 0, matter)])
+        return sorted(run["s"] for run in any_size.checked())
+
+    assert checked(160) == [1, 7, 160, 4096]
+    assert checked(161) == [1, 7, 107, 161, 4096]  # a sample
+    assert checked(1) == [1, 3, 7, 4096]
+    assert len(checked()) == 4
+
+
+def test_many_products_are_read_and_long_ones_are_refused() -> None:
+    named = {name: Size(name, 1, 64) for name in "abc"}
+    text = " + ".join(f"(a + {k}) // 2 * ((b + {k}) // 3 * c) * {k}" for k in range(1, 13))
+    assert at(number_of(text, named), {"a": 5, "b": 7, "c": 3}) == sum(
+        (5 + k) // 2 * ((7 + k) // 3 * 3) * k for k in range(1, 13)
+    )
+    with pytest.raises(ValueError, match="multiplies more than 8 sizes with each other"):
+        number_of("*".join("abcabcabc"), named)
