@@ -63,6 +63,12 @@ class Reading:
             self, numbers=self.numbers[chosen], expected=expected, index=tuple(i[chosen] for i in self.index)
         )
 
+    def or_nearer(self, other: Reading) -> Reading:
+        """Each number beside what is expected here, or in `other` where that is nearer; of machines, without sigma."""
+        nearer, mine, theirs = other.ratios < self.ratios, self.expected, other.expected
+        bias = np.where(nearer, or_zero(theirs.bias), or_zero(mine.bias))
+        return replace(self, expected=Rounded(np.where(nearer, theirs.value, mine.value), mine.dtype, None, bias))
+
     @cached_property
     def allowed(self) -> Array:
         """How far each number may be away."""
