@@ -281,6 +281,7 @@ def _others(size: FreeSize) -> list[int]:
     others = [*(at + step for step in AROUND), at + at // 3 + 1, 2 * at + 3]
     others += [at - at // 3 - 1, at - at // 2] if others[2] > size.most and size.matter else []
     others += [_undivided(max(least, size.most // 4), size.most)] if size.matter else []  # the model is otherwise there
+    others += [size.most, least] if least > size.most // 2 else []  # what is constant between may not be at the ends
     numbers = [n for n in (at, *others) if least <= n <= size.most]
     if len(numbers) < 3:
         numbers += [n for n in range(least, min(size.most, least + 3) + 1) if n not in numbers]

@@ -225,8 +225,14 @@ def ranges_around(model: Path, shapes: Shapes, constants: Mapping[str, Given]) -
     if missing := [name for name in names if name not in known]:
         raise ModelError(f"no input has the dimension {missing[0]!r} by itself")
     ranges = default_ranges(model, partly, names, ((), {}, constants), known)
-    matter = {name: (known[name],) if known[name] in numbers else () for name, numbers in ranges.items()}
-    return {name: Open(numbers, matter[name]) if len(numbers) > 1 else numbers[0] for name, numbers in ranges.items()}
+    return {name: _around(known[name], numbers) for name, numbers in ranges.items()}
+
+
+def _around(number: int, numbers: range) -> int | Open:
+    """A range in which a number matters most, if it is there; a number alone where the range is too narrow for use."""
+    if numbers[-1] < 2 * numbers[0]:
+        return number if number in numbers else numbers[0]
+    return Open(numbers, (number,) if number in numbers else ())
 
 
 def _is_batch(name: str) -> bool:

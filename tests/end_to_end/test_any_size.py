@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from any_size_models import encoder, filtered, one_hot, perceptron, pictures, strided
+from any_size_models import averaged, encoder, filtered, one_hot, perceptron, pictures, strided
 
 import modelc
 from modelc.compile.any_size import any_size as with_open_sizes
@@ -123,6 +123,16 @@ def test_the_schedule_that_every_task_has_covers_what_is_one_at_the_usual_size(
     monkeypatch.setattr(schedules_of_any_size, "_in_order", lambda *given: [[*in_order(*given)][-1]])
     model = strided(tmp_path / "model.onnx")  # one row up to a height of 32
     modelc.compile(model, output=tmp_path / "any.modelc", dims={"height": "1..256@4"}, database=False)
+
+
+def test_an_extent_may_be_another_at_an_end_of_a_narrow_range_alone(tmp_path: Path) -> None:
+    model = averaged(tmp_path / "model.onnx")  # 3 rows at 48, and 4 above
+    modelc.compile(model, output=tmp_path / "any.modelc", dims={"height": "48..64"})
+    session = ort.InferenceSession(model)
+    with modelc.load(tmp_path / "any.modelc") as loaded:
+        for height in (48, 49, 57, 64):
+            x = np.random.default_rng(height).standard_normal((1, 3, height, 20)).astype(np.float32)
+            np.testing.assert_allclose(loaded.run({"x": x})["y"], session.run(None, {"x": x})[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("given", [0, 33, 100])

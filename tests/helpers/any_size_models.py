@@ -44,6 +44,13 @@ def strided(path: Path) -> Path:
     return _of_opset(path, nodes, [INFO("x", F, [1, 8, "height", 16])], ["y"], weights)
 
 
+def averaged(path: Path) -> Path:
+    """A picture of any height -> every sixteenth row, averaged."""
+    nodes = [node("Conv", ["x", "w"], ["a"], strides=[16, 1]), node("GlobalAveragePool", ["a"], ["y"])]
+    weights = {"w": np.random.default_rng(0).standard_normal((8, 3, 1, 1)).astype(np.float32)}
+    return _of_opset(path, nodes, [INFO("x", F, [1, 3, "height", 20])], ["y"], weights)
+
+
 def one_hot(path: Path) -> Path:
     """Rows of 2,048 numbers of 0 to 256 -> which each is, times a matrix."""
     weights = {"every": np.arange(257, dtype=np.int32), "w": np.ones((257, 64), np.float32)}
