@@ -133,8 +133,8 @@ def _best_on_the_whole(usual: Task, weighed: Sequence[tuple[Task, float]], sched
     takes at these."""
     points: dict[object, Offer] = {}
     for task, weight in weighed:
-        for found in schedules.ranked(task)[:OFFERS] if weight >= CONSTRUCTED else ():
-            offer = _with_every_knob(found, usual, schedules)
+        for offered in schedules.ranked(task)[:OFFERS] if weight >= CONSTRUCTED else ():
+            offer = _with_every_knob(offered, usual, schedules)
             sketch = _sketch(offer, offer.task, schedules)
             points.setdefault((sketch.kind, sketch.name, repr(sketch.recorded(offer.point))), offer)
     offers, totals = [*points.values()], [0.0] * len(points)
