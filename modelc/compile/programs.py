@@ -13,18 +13,12 @@ from modelc.compile.precision import Kept, rounded
 from modelc.ir.program import Program
 from modelc.layout.choice import LayoutPolicy
 from modelc.layout.convert import LayoutChoice
-from modelc.layout.program import check_storage, choose_layouts, partition
+from modelc.layout.program import Like, check_storage, choose_layouts, partition
 from modelc.partition.draft import Prepared
 from modelc.partition.narrow_products import narrowing
 from modelc.partition.precision import Narrowing, contracting_tasks, writing_tasks
 from modelc.space.choose import Schedules
 from modelc.target import Target
-
-
-def _longer(graph: Prepared, than: Prepared) -> float:
-    """How many times as long the inputs of a graph are as those of another, at most."""
-    pairs = [(graph.graph.value(name).shape, than.graph.value(name).shape) for name in graph.graph.fed]
-    return max((n / m for shapes in pairs for n, m in zip(*shapes, strict=True) if m), default=1.0)
 
 
 @dataclass(frozen=True)
@@ -118,9 +112,10 @@ class Partitioning:
 
     def cut(self, layouts: Sequence[LayoutChoice]) -> tuple[Program, ...]:
         """As the model says it, with values stored as `layouts` say."""
-        each = zip(self.graphs, self.attention_bytes_of_each, layouts, strict=True)
-        like = self.graphs[0].graph if self.alike else None
-        return tuple(partition(graph, row_bytes, choice, like) for graph, row_bytes, choice in each)
+        first = partition(self.graphs[0], self.attention_bytes, layouts[0])
+        like = Like(self.graphs[0].graph, first) if self.alike else None
+        others = zip(self.graphs[1:], layouts[1:], strict=True)
+        return (first, *(partition(graph, self.attention_bytes, choice, like) for graph, choice in others))
 
     def in_precision(self, wide: tuple[Program, ...], layouts: tuple[LayoutChoice, ...], kept: Kept) -> Programs:
         """With the Programs `wide` also in the precision that is asked for."""
@@ -156,15 +151,6 @@ class Partitioning:
     @property
     def attention_bytes(self) -> int:
         return attention_bytes(self.target, self.config)
-
-    @property
-    def attention_bytes_of_each(self) -> tuple[int, ...]:
-        """What attention's rows may take in each graph: where all are cut `alike`, as much more as its inputs are
-        longer."""
-        if not self.alike:
-            return (self.attention_bytes,) * len(self.graphs)
-        first, *others = self.graphs
-        return (self.attention_bytes, *(int(self.attention_bytes * _longer(graph, first)) for graph in others))
 
 
 def attention_bytes(target: Target, config: Config) -> int:

@@ -11,6 +11,7 @@ S at a time, so S and P never go through memory; rows that are too long for the 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import prod
 
 from modelc.ir.block import Block
@@ -23,13 +24,14 @@ KEYS_SHARE = 0.25  # of the cache that the keys may take: every tile of rows rea
 TILE_ROWS = 16  # rows of scores and of weights that have to lie in the cache together
 
 
-def fuse_attention(groups: Groups, cache_bytes: int) -> None:
-    """Merges the groups of every attention whose rows fit `cache_bytes`, TILE_ROWS of them at a time."""
+def fuse_attention(groups: Groups, cache_bytes: int, stored: Collection[str] | None) -> None:
+    """Merges the groups of every attention whose rows fit `cache_bytes`, TILE_ROWS of them at a time; or, where it is
+    said which values are `stored` at other sizes, of those whose scores are not."""
     for g in sorted(groups.members):
         if g not in groups.members:
             continue
         rows = _Rows.of(groups, g)
-        if rows is None or (scores := _scores(groups, g, rows, cache_bytes)) is None:
+        if rows is None or (scores := _scores(groups, g, rows, cache_bytes, stored)) is None:
             continue
         groups.merge([scores, g, *_values(groups, g, rows)])
 
@@ -99,7 +101,7 @@ def _contraction(groups: Groups, g: int) -> Block | None:
     return block if all(isinstance(i, Var) for i in block.writes[0].indices) else None
 
 
-def _scores(groups: Groups, g: int, rows: _Rows, cache_bytes: int) -> int | None:
+def _scores(groups: Groups, g: int, rows: _Rows, cache_bytes: int, stored: Collection[str] | None) -> int | None:
     """The group of the contraction whose result the rows are of."""
     work, members = groups.work, set(groups.members[g])
     for name in dict.fromkeys(x for k in groups.members[g] for x in groups.pieces[k].reads):
@@ -119,11 +121,10 @@ def _scores(groups: Groups, g: int, rows: _Rows, cache_bytes: int) -> int | None
         sample = [i.extent for i in block.iters if any(i.name in variables(r) for r in keyed)]
         batch = [i.extent for i in block.spatial if all(i.name in variables(r) for r in block.reads)]
         keys = prod(sample) // prod(batch) * max(DTYPES[work.dtypes[r.buffer]].itemsize for r in keyed)
-        if keys > KEYS_SHARE * cache_bytes:
-            continue
-        fits = 2 * TILE_ROWS * rows.shape[rows.dim] * DTYPES["float32"].itemsize <= cache_bytes
+        row_bytes = rows.shape[rows.dim] * DTYPES["float32"].itemsize
+        fits = keys <= KEYS_SHARE * cache_bytes and 2 * TILE_ROWS * row_bytes <= cache_bytes
         enough = max((i.extent for i in queries), default=0) >= LEAST_ROWS and rows.shape[rows.dim] >= LEAST_ROWS
-        if beside and len(keyed) == 1 and enough and fits:
+        if beside and len(keyed) == 1 and (enough and fits if stored is None else name not in stored):
             return other
     return None
 

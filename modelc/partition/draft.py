@@ -44,14 +44,15 @@ def prepared(graph: Graph) -> Prepared:
     return Prepared(graph, notes, pieces)
 
 
-def drafting(attention_bytes: int, cuts: Collection[str] = ()) -> Drafting:
-    """How Pieces become Tasks: attention becomes one where its rows of scores fit into `attention_bytes` of cache; with
-    each of the values `cuts` a Task ends."""
+def drafting(attention_bytes: int, cuts: Collection[str] = (), stored: Collection[str] | None = None) -> Drafting:
+    """How Pieces become Tasks: attention becomes one where its rows of scores fit into `attention_bytes` of cache, or,
+    where it is said which values are `stored` at other sizes, where its scores are not; with each of the values `cuts`
+    a Task ends."""
 
     def draft(graph: Graph, pieces: list[Piece], layouts: Layouts) -> Draft:
         work = _work(graph, pieces, find_views(graph, pieces, layouts))
         work = replace(work, kept=work.kept | set(cuts))
-        groups = fused(work, attention_bytes)
+        groups = fused(work, attention_bytes, stored)
         return Draft(*stored_as_bytes(work, [[work.pieces[k] for k in group] for group in groups]), layouts)
 
     return draft
