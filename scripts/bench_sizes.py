@@ -2,11 +2,12 @@
 
     python scripts/bench_sizes.py [NAME...] [--sizes N] [--threads N] [--seconds S] [--dir models] [--packages DIR]
 
-Each model of CASES (trained ones: scripts/fetch_models.py) is compiled once for every size within its bounds, and once
-for each of up to eight sizes; both peers keep the dimensions free. All engines run by turns on the same inputs, after a
-first round that is not counted, and a ratio is one of medians: "any / exact" is how much longer the package for any
-size takes (below 1: less), "best / any" how much longer the better peer does. Nothing is verified here:
-scripts/check_sizes.py does that. --packages keeps the packages from run to run.
+Each model of CASES (trained ones: scripts/fetch_models.py) is compiled once for every size within its bounds, and
+once for each of up to eight sizes; both peers keep the dimensions free. All engines run by turns on the same inputs,
+after a first round that is not counted, and a ratio is one of medians: "any / exact" is how much longer the package
+for any size takes (below 1: less), "best / any" how much longer the better peer does; "parameters" is the ratio of
+the bytes that both packages store. Nothing is verified here: scripts/check_sizes.py does that. --packages keeps the
+packages from run to run.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from rich.table import Table
 import modelc
 from modelc.cli.terminal import err, out
 from modelc.package import at_dims, read_package
+from modelc.runtime.files import PARAMS
 from modelc.verify.check import drawn
 
 Dims = Mapping[str, int]
@@ -130,7 +132,8 @@ def measure(name: str, arguments: argparse.Namespace, folder: Path, table: Table
             ours, one_size, *peers = by_turns([*runs, *([other] if other else [])], arguments.seconds)
         ratios.append((ours / one_size, min(peers) / ours))
         said = ", ".join(map(str, size.values()))
-        table.add_row(name, said, f"{ours / one_size:.2f}", *(f"{peer / ours:.2f}" for peer in peers))
+        stored = (every / PARAMS).stat().st_size / (exact / PARAMS).stat().st_size
+        table.add_row(name, said, f"{stored:.2f}", f"{ours / one_size:.2f}", *(f"{peer / ours:.2f}" for peer in peers))
         err.print(f"{name} {said}: any / exact {ours / one_size:.2f}, best / any {min(peers) / ours:.2f}")
     return ratios
 
@@ -147,7 +150,7 @@ def main() -> int:
     names = arguments.names or [*CASES]
     if unknown := [name for name in names if name not in CASES]:
         parser.error(f"{unknown[0]!r} is none of {', '.join(CASES)}")
-    table = Table("model", "size", "any / exact", "ort / any", "openvino / any", box=None)
+    table = Table("model", "size", "parameters", "any / exact", "ort / any", "openvino / any", box=None)
     ratios = list[tuple[float, float]]()
     with tempfile.TemporaryDirectory() as name:
         folder = arguments.packages or Path(name)

@@ -114,8 +114,8 @@ class Partitioning:
         """As the model says it, with values stored as `layouts` say."""
         first = partition(self.graphs[0], self.attention_bytes, layouts[0])
         like = Like(self.graphs[0].graph, first) if self.alike else None
-        others = zip(self.graphs[1:], layouts[1:], strict=True)
-        return (first, *(partition(graph, self.attention_bytes, choice, like) for graph, choice in others))
+        at_other_sizes = zip(self.graphs[1:], layouts[1:], strict=True)
+        return (first, *(partition(graph, self.attention_bytes, choice, like) for graph, choice in at_other_sizes))
 
     def in_precision(self, wide: tuple[Program, ...], layouts: tuple[LayoutChoice, ...], kept: Kept) -> Programs:
         """With the Programs `wide` also in the precision that is asked for."""

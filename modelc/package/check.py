@@ -150,8 +150,7 @@ def _check_free(plan: Plan, where: str) -> None:
     for size in plan.lengths:
         if size.axis != -1 or not 0 <= size.least <= size.most or least(size.growth) < 0:
             raise PackageError(f"{where} has a cache of the length '{size.name}' that does not grow")
-    found = [k for k, size in enumerate(plan.free) if size.is_found]
-    for k in found:
+    for k in (k for k, size in enumerate(plan.free) if size.is_found):
         writes = [step for step in plan.steps for n in step.written if step.arguments[n] == Argument("dim", k)]
         if len(writes) != 1 or not 0 <= plan.free[k].least <= plan.free[k].most:
             raise PackageError(f"{where} has the free size '{plan.free[k].name}', which not one step finds")

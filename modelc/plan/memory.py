@@ -49,7 +49,7 @@ def plan_memory(items: Iterable[Lifetime], taken: Mapping[str, str] | None = Non
 
 
 class _Placed:
-    """What has a place in the arena, by the steps at which it lives: a tree of spans of steps, of which each covers the
+    """The placed buffers of the arena by their live ranges: a tree of spans of steps, where each span covers the
     two below it, and what lives all through a span but not through the one above is listed there."""
 
     def __init__(self, steps: int) -> None:

@@ -42,7 +42,7 @@ from modelc.runtime.tensors import DTYPES, Array, TensorInfo, Variant, address_o
 
 MOST_THREADS = 1024  # of the library, too
 MOST_SECONDS = 10**9  # of a time limit, whose nanoseconds fit 64 bits
-MOST_FITTED = 64  # sets of shapes of which a package for any size keeps that it takes them
+MOST_FITTED = 64  # entries in a handle's cache of shapes that fit
 
 
 class StepProfile(NamedTuple):

@@ -157,9 +157,9 @@ def _with_every_knob(offer: Offer, usual: Task, schedules: Schedules) -> Offer:
     missing = {k.name: [n for n in k.values if isinstance(n, int)] for k in sketch.all_knobs() if k.name not in values}
     if not missing:
         return offer
-    least = {name: min(numbers) for name, numbers in missing.items() if numbers}
+    smallest_tiles = {name: min(numbers) for name, numbers in missing.items() if numbers}
     try:
-        point = sketch.nearest({**sketch.start_values(), **least, **values})
+        point = sketch.nearest({**sketch.start_values(), **smallest_tiles, **values})
     except ValueError:
         return offer
     if not sketch.legal(point[None, :])[0]:
@@ -219,11 +219,11 @@ def _held(task: Task, at_samples: Sequence[Task], candidates: Sequence[Candidate
     derived = [derived_by(sample, c.stages) for sample, c in zip(at_samples, candidates, strict=True)]
     explained, candidate = looks.explained, generalised(candidates, looks.explained)
     while True:
-        whole = _strided_as(task, generalised(derived, explained))
-        check_iterators(whole, candidate)
-        nest = nest_of(whole, candidate, line)
+        general = _strided_as(task, generalised(derived, explained))
+        check_iterators(general, candidate)
+        nest = nest_of(general, candidate, line)
         check_sizes(nest)
-        chosen = Chosen(candidate, whole, nest)
+        chosen = Chosen(candidate, general, nest)
         try:
             for run in looks.runs:
                 _check(task, chosen, run)

@@ -95,8 +95,8 @@ def test_a_package_takes_every_size(made: Made, case: str) -> None:
 )
 def test_the_best_schedule_holds_at_every_size(case: str, target: str, tmp_path: Path) -> None:
     make, dims, _ = CASES[case]
-    made = modelc.compile(make(tmp_path / "m.onnx"), target, tmp_path / "any.modelc", dims=dims, verify=False)
-    assert made.kernels and made.rejected == 0
+    result = modelc.compile(make(tmp_path / "m.onnx"), target, tmp_path / "any.modelc", dims=dims, verify=False)
+    assert result.kernels and result.rejected == 0
 
 
 @pytest.mark.parametrize("matter", ["1", "1,8"])

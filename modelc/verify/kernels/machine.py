@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from modelc.verify.kernels.rounding import (
     Analysis,
     Array,
     Rounded,
+    Sums,
     has_digits_of,
     is_float,
     or_zero,
@@ -40,10 +42,7 @@ class Machine(Analysis):
 
     contracted: bool | None = True
 
-    @property
-    def power(self) -> int:
-        """What accumulated() takes the terms' sizes to: their roundings are bounded, one by one."""
-        return 1
+    power: ClassVar[int] = 1  # of the terms' sizes in Sums: their roundings are bounded, one by one
 
     def rounded_once(self, value: Array, dtype: str, variance: Array | float, bias: Array | float | None) -> Rounded:
         far = np.broadcast_to(np.asarray(or_zero(bias)), value.shape)
@@ -58,9 +57,9 @@ class Machine(Analysis):
         _, bias = passed_on(e, args, value)
         dtype = args[0].dtype
         rounded = self.rounded_once(value, dtype, 0.0, bias)
-        whole = self.stay_whole(e, args, value, bias)
-        if rounded.bias is not None and whole.any():
-            rounded = replace(rounded, bias=np.where(whole, bias, rounded.bias))
+        unrounded = self.stay_whole(e, args, value, bias)
+        if rounded.bias is not None and unrounded.any():
+            rounded = replace(rounded, bias=np.where(unrounded, bias, rounded.bias))
         if PLACES[dtype] < PLACES["float32"]:  # LLVM may keep a chain of these in float32
             loose = np.where(has_digits_of(value, dtype), 0.0, 2.0 ** -PLACES[dtype] * np.abs(value))
             rounded = self.off_by(rounded, loose)
@@ -98,29 +97,18 @@ class Machine(Analysis):
         unit, sizes = 2.0 ** -PLACES[dtype], np.abs(terms.value).sum(axis=1)
         far = np.broadcast_to(np.asarray(or_zero(terms.bias)), terms.value.shape).sum(axis=1)
         if order is None:
-            total = terms.value.sum(axis=1)
-            return self.accumulated(total, terms.dtype, terms.value.shape[1], sizes, sizes, 0.0, far, products)
+            sums = Sums(terms.value.sum(axis=1), sizes, sizes, 0.0, far)
+            return self.accumulated(sums, terms.dtype, terms.value.shape[1], products)
         far = far + (unit * sizes if loose else 0.0)
         total, passed = _in_order(terms.value, order, dtype)
         return self.rounded_once(
             total, terms.dtype, 0.0, np.where(far > 0, far + unit * (passed + order.shape[0] * far), 0.0)
         )
 
-    def accumulated(
-        self,
-        value: Array,
-        dtype: str,
-        count: int,
-        powers: Array,
-        largest: Array,
-        variance: Array | float,
-        bias: Array | float,
-        products: bool = False,
-    ) -> Rounded:
-        """A sum of `count` terms in any order, which may be products that are rounded or not: `powers` are the terms'
-        sizes added up."""
+    def accumulated(self, sums: Sums, dtype: str, count: int, products: bool) -> Rounded:
+        """Sums of `count` terms each in any order, which may be products that are rounded or not."""
         unit = 2.0 ** -PLACES[self._added_in(dtype, products)]
-        return self.rounded_once(value, dtype, 0.0, bias + unit * (count + 1) * (powers + bias))
+        return self.rounded_once(sums.value, dtype, 0.0, sums.bias + unit * (count + 1) * (sums.powers + sums.bias))
 
     def _added_in(self, dtype: str, products: bool) -> str:
         """The dtype of partial sums."""

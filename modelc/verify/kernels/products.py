@@ -6,7 +6,7 @@ samples (position, channel)     [P, K] x [K, C]     P positions, C channels, S =
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from modelc.ir.block import Block
 from modelc.ir.expr import DTYPES, Expr, Load, Op, conjunction, variables, walk
-from modelc.verify.kernels.rounding import Analysis, Rounded, is_float
+from modelc.verify.kernels.rounding import Analysis, Rounded, Sums, is_float
 
 Array = NDArray[Any]
 PAIRS = 1 << 20  # products of rows that are multiplied pair by pair at once
@@ -86,7 +86,7 @@ def matrix_products(
 ) -> Rounded | None:
     """Sums of products of rows `of_a` of a and `of_b` of b, those of one group together: rows that meet most columns as
     matrix products, the others, and small groups, pair by pair."""
-    sums, depth = _Sums.of(count, analysis.power), a.value.shape[1]
+    sums, depth = _Products.of(count, analysis.power), a.value.shape[1]
     small = np.bincount(group)[group] * depth <= SMALL
     sums.pair(a, b, of_a, of_b, np.flatnonzero(small))
     large = np.flatnonzero(~small)
@@ -100,9 +100,7 @@ def matrix_products(
             sums.multiply(a, b, of_a, of_b, dense)
         sums.pair(a, b, of_a, of_b, scattered)
     if is_float(a.dtype):
-        return analysis.accumulated(
-            sums.value, a.dtype, depth, sums.powers, sums.largest, sums.variance, sums.bias, products=True
-        )
+        return analysis.accumulated(sums, a.dtype, depth, products=True)
     if np.abs(sums.value).max(initial=0.0) >= 2.0**53:
         return None
     whole = sums.value.astype(np.int64).astype(DTYPES[a.dtype])
@@ -110,20 +108,16 @@ def matrix_products(
 
 
 @dataclass(frozen=True)
-class _Sums:
-    """Of every sample the sum of products, that of their sizes to a power, the largest of its partial sums, and what
-    the errors of the factors add."""
+class _Products(Sums):
+    """The sum of products of each sample, which is filled in."""
 
-    power: int
-    value: Array
-    powers: Array
-    largest: Array
     variance: Array
     bias: Array
+    power: int = field(kw_only=True)
 
     @classmethod
-    def of(cls, count: int, power: int) -> _Sums:
-        return cls(power, *(np.zeros(count) for _ in range(5)))
+    def of(cls, count: int, power: int) -> _Products:
+        return cls(*(np.zeros(count) for _ in range(5)), power=power)
 
     def multiply(self, a: Rounded, b: Rounded, of_a: Array, of_b: Array, members: Array) -> None:
         """Samples `members` by matrix products of the rows that they name."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -262,6 +262,18 @@ def extreme(terms: Rounded, axis: int, greatest: bool) -> Rounded:
 
 
 @dataclass(frozen=True)
+class Sums:
+    """Sums of terms: the `value`, the terms' sizes to an Analysis's `power` added up, the `largest` of the partial
+    sums, and the terms' own variance and bias; an array each."""
+
+    value: Array
+    powers: Array
+    largest: Array
+    variance: Array | float
+    bias: Array | float
+
+
+@dataclass(frozen=True)
 class Analysis:
     """How large the roundings of an arithmetic are that has so many `places`, binary digits, by float dtype; values are
     those of real numbers. `short`: functions may be those for results in bfloat16; `halves`: products are added up in
@@ -270,11 +282,7 @@ class Analysis:
     places: Mapping[str, int] = field(default_factory=lambda: PLACES)
     short: bool = False
     halves: bool = False
-
-    @property
-    def power(self) -> int:
-        """What accumulated() takes the terms' sizes to: roundings add in quadrature."""
-        return 2
+    power: ClassVar[int] = 2  # of the terms' sizes in Sums: roundings add in quadrature
 
     def operate(self, e: Op, args: Sequence[Rounded]) -> Rounded:
         """The operation `e` on numbers with errors."""
@@ -425,31 +433,18 @@ class Analysis:
         variance = 0.0 if terms.sigma is None else (terms.sigma**2).sum(axis=axis)
         bias = 0.0 if terms.bias is None else terms.bias.sum(axis=axis)
         largest = np.abs(np.cumsum(terms.value, axis=axis)).max(axis=axis, initial=0.0)
-        squares = (terms.value**2).sum(axis=axis)
-        return self.accumulated(value, terms.dtype, count, squares, largest, variance, bias, products)
+        sums = Sums(value, (terms.value**2).sum(axis=axis), largest, variance, bias)
+        return self.accumulated(sums, terms.dtype, count, products)
 
-    def accumulated(
-        self,
-        value: Array,
-        dtype: str,
-        count: int,
-        powers: Array,
-        largest: Array,
-        variance: Array | float,
-        bias: Array | float,
-        products: bool = False,
-    ) -> Rounded:
-        """A sum of `count` terms: their sizes to `power` added up, `largest` of its partial sums. Sums of half-width
-        floats are in float32 in a kernel, or rounded to their dtype where the model says so by its casts; where
-        `halves`, those of `products` are in float16."""
+    def accumulated(self, sums: Sums, dtype: str, count: int, products: bool) -> Rounded:
+        """Sums of `count` terms each. Those of half-width floats are in float32 in a kernel, or rounded to their dtype
+        where the model says so by its casts; where `halves`, those of `products` are in float16."""
         halves = self.halves and products
         places = self.places["float16" if halves else "float32" if dtype in ("float16", "bfloat16") else dtype]
-        own = (
-            2.0 ** (-2 * places) / 3 * count * (largest**2 + powers)
-        )  # a rounding is uniform within a unit of roundoff
-        if halves:
-            bias = bias + count * TINY["float16"]
-        return self.rounded_once(value, dtype, variance + own, bias + count * TINY[dtype])
+        unit = 2.0 ** (-2 * places) / 3  # a rounding is uniform within a unit of roundoff
+        variance = sums.variance + unit * count * (sums.largest**2 + sums.powers)
+        tiny = TINY[dtype] + (TINY["float16"] if halves else 0.0)
+        return self.rounded_once(sums.value, dtype, variance, sums.bias + count * tiny)
 
     def multiplied(self, terms: Rounded, axis: int) -> Rounded:
         """The product of `terms` along `axis`."""
