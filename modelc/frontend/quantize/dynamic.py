@@ -107,7 +107,7 @@ def rounding_of_rows(floats: FloatModel, x: str) -> Iterator[NodeProto]:
     yield made("ReduceMax", [of("magnitudes"), *last], "most", keepdims=1, **axes)
     yield made("Max", [of("most"), constant("least", LEAST_MAGNITUDE)], "largest")
     yield made("Mul", [of("largest"), constant("step", 1 / LARGEST)], "scale")
-    yield made("Div", [constant("steps", LARGEST), of("largest")], "inverse")
+    yield made("Div", [constant("one", 1), of("scale")], "inverse")
     yield made("Mul", [x, of("inverse")], "steps")
     yield made("Round", [of("steps")], "whole")
     yield made("Add", [of("whole"), constant("zero", ZERO)], "moved")

@@ -125,11 +125,15 @@ def group(extent: int, rows: int, target: Target) -> int:
 
 
 def row_iterators(task: Task, owner: Block) -> set[str]:
-    """Iterators of `owner` that index every per-row value it reads (a mean, a maximum): one value of them is a row."""
+    """Iterators of `owner` that index every per-row value it reads (a mean, a maximum): one value of them is a row. What
+    is written inside for others too is what a later Block reads of it."""
     per_row: set[str] = set()
-    for b in task.blocks[:-1]:
-        if not isinstance(b, Block) or {w.buffer for w in b.writes} & {*task.outputs}:
-            return set()  # an output written inside would need its own domain
+    for k, b in enumerate(task.blocks[:-1]):
+        if not isinstance(b, Block):
+            return set()
+        later = {buffer for other in task.blocks[k + 1 :] if isinstance(other, Block) for buffer in other.buffers_read}
+        if any(w.buffer in task.outputs and w.buffer not in later for w in b.writes):
+            return set()
         reads = [{i.name for i in r.indices if isinstance(i, Var)} for r in b.reads if r.buffer in per_row]
         extents = {i.name for i in b.spatial if i.extent > 1}
         if b.reduction or any(extents <= indexed for indexed in reads):
