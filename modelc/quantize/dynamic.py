@@ -232,10 +232,9 @@ class Dynamic:
             summary["error_on_drawn"] = error = rounded(relative_error(made, wanted, names))
             said += f"; on {len(wanted)} inputs drawn at random the relative error of {', '.join(map(repr, names[:2]))}"
             said += f"{' and others' * (len(names) > 2)} is {error:.2%}"
-        convolutions = sum(node.op_type == "Conv" for node in self.floats.model.graph.node)
-        unseen = f"{convolutions} convolutions are float32: without samples activations are rounded by row, and a "
-        unseen += "convolution has no rows (--calibrate has them in bytes)"
-        return {**summary, "said": said, "unseen": [unseen] if convolutions else []}
+        unseen = f"float32 is what {_convolutions(self.floats)} multiply: without samples activations are rounded by row, "
+        unseen += "and convolutions have none (--calibrate quantizes them)"
+        return {**summary, "said": said, "unseen": [unseen] if _convolutions(self.floats) else []}
 
 
 def run_at_usual_sizes(request: CompileRequest, target: Target) -> Run:
@@ -263,12 +262,18 @@ def drawn_inputs(run: Run) -> list[Arrays]:
 
 def _nothing(floats: FloatModel, path: Path) -> str:
     """Why nothing of a model can be in bytes without samples."""
-    convolutions = sum(node.op_type == "Conv" for node in floats.model.graph.node)
-    has = f"it has {convolutions} convolutions, which --calibrate DATA.npz quantizes" if convolutions else "there is none"
+    convolutions = _convolutions(floats)
+    has = f": it has {convolutions}, which --calibrate DATA.npz quantizes" if convolutions else ""
     return (
-        f"precision int8 without samples has products with constant float32 matrices in bytes, and lookups in constant "
-        f"tables, of at least {LEAST} numbers; the model {path} has none of these: {has}"
+        "precision int8 without samples has products with constant float32 matrices and lookups in constant tables in "
+        f"bytes, those of at least {LEAST} numbers; the model {path} has none of these{has}"
     )
+
+
+def _convolutions(floats: FloatModel) -> str:
+    """How many there are in words; "": none."""
+    count = sum(node.op_type == "Conv" for node in floats.model.graph.node)
+    return f"{count} convolution{'s' * (count > 1)}" if count else ""
 
 
 def rounded(number: float) -> float:
