@@ -42,8 +42,8 @@ def compile_(model: Path, no_bench: bool, verbose: bool, as_json: bool, **option
     for name in ("metric", "max_drop") if options["calibrate"] is None else ():
         if options[name] is not None:
             raise click.UsageError(
-                f"--{name.replace('_', '-')} judges on samples: give --calibrate DATA.npz too; without samples the drop is "
-                "not measured"
+                f"--{name.replace('_', '-')} judges on samples: give --calibrate DATA.npz too; without samples the "
+                "drop is not measured"
             )
     values = asked(options, model)
     with bar() as view:

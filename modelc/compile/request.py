@@ -100,9 +100,9 @@ class Request:
     )
     precision: str | None = option(
         None,
-        "What contractions multiply; f16: short sums too, where the target computes in float16; int8: by the samples of "
-        "--calibrate, or without any by row; auto: bf16 but where f32 is needed, and int8 where --calibrate is given "
-        "(default: the configuration's, f32).",
+        "What contractions multiply; f16: short sums too, where the target computes in float16; int8: by the samples "
+        "of --calibrate, or without any by row; auto: bf16 but where f32 is needed, and int8 where --calibrate is "
+        "given (default: the configuration's, f32).",
         doc="What contractions multiply: f32, bf16, f16, auto (bf16 where it pays and is near enough), or int8: as "
         "`calibrate` or `choices` decide in detail, or without them with activations rounded by row in each run. "
         "Default: as `config` says.",

@@ -1,11 +1,10 @@
-"""int8 without samples: which products multiply bytes that are rounded by row as they are computed, and which tables have
-rows of bytes. Errors are those on inputs that are drawn as verification draws them."""
+"""int8 without samples: which products multiply bytes that are rounded by row as they are computed, and which tables
+have rows of bytes. Errors are those on inputs that are drawn as verification draws them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from modelc.compile.choices import digest_of
 from modelc.compile.command import compile_request
 from modelc.compile.inputs import applied
 from modelc.compile.opening import at_usual_sizes
-from modelc.compile.pipeline import Run
+from modelc.compile.pipeline import Run, default_threads
 from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
 from modelc.errors import ConfigError, blaming
@@ -232,9 +231,11 @@ class Dynamic:
             summary["error_on_drawn"] = error = rounded(relative_error(made, wanted, names))
             said += f"; on {len(wanted)} inputs drawn at random the relative error of {', '.join(map(repr, names[:2]))}"
             said += f"{' and others' * (len(names) > 2)} is {error:.2%}"
-        unseen = f"float32 is what {_convolutions(self.floats)} multiply: without samples activations are rounded by row, "
-        unseen += "and convolutions have none (--calibrate quantizes them)"
-        return {**summary, "said": said, "unseen": [unseen] if _convolutions(self.floats) else []}
+        convolutions = _convolutions(self.floats)
+        unseen = (
+            f"in float32: {convolutions}; without samples activations are rounded by row, and convolutions have none"
+        )
+        return {**summary, "said": said, "unseen": [f"{unseen} (--calibrate quantizes them)"] if convolutions else []}
 
 
 def run_at_usual_sizes(request: CompileRequest, target: Target) -> Run:
@@ -246,8 +247,8 @@ def run_at_usual_sizes(request: CompileRequest, target: Target) -> Run:
     fixed, _ = at_usual_sizes(request.path, given, config, request.inputs, target)
     steering = applied(fixed, request.path, request.inputs)
     asked_for = (request.path, digest_of(request.path), target, config.allowing(precision="f32"), steering.shapes)
-    threads = {} if request.threads is None else {"threads": request.threads}
-    return Run(*asked_for, constants=steering.constants, weighing=False, store=request.store, **threads)
+    threads = request.threads or default_threads()
+    return Run(*asked_for, threads, constants=steering.constants, weighing=False, store=request.store)
 
 
 def drawn_inputs(run: Run) -> list[Arrays]:

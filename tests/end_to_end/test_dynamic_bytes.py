@@ -141,7 +141,13 @@ def test_sizes_stay_open(tmp_path: Path) -> None:
     emitted, package = tmp_path / "q.onnx", tmp_path / "p.modelc"
     dims = {"batch": 1, "length": "1..48@32"}
     modelc.compile(
-        tmp_path / "m.onnx", output=package, precision="int8", dims=dims, emit_onnx=emitted, database=False, verify=False
+        tmp_path / "m.onnx",
+        output=package,
+        precision="int8",
+        dims=dims,
+        emit_onnx=emitted,
+        database=False,
+        verify=False,
     )
     rng = np.random.default_rng(3)
     with modelc.load(package) as model:
@@ -244,9 +250,7 @@ def test_convolutions_alone_are_answered_with_a_sentence(tmp_path: Path, capsys:
     assert "has none of these: it has 1 convolution, which --calibrate DATA.npz quantizes" in said
 
 
-def test_choices_of_another_model_say_so(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_choices_of_another_model_say_so(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = FloatModel(onnx.load(folder / "m.onnx"))
     model.model.graph.name = "another"
     onnx.save(model.model, tmp_path / "m.onnx")
@@ -264,11 +268,15 @@ def test_choices_of_another_model_say_so(
 @cache
 def _rounding() -> onnxruntime.InferenceSession:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", "columns"])
-    model = FloatModel(helper.make_model(helper.make_graph([], "g", [x], []), opset_imports=[helper.make_opsetid("", 17)]))
+    model = FloatModel(
+        helper.make_model(helper.make_graph([], "g", [x], []), opset_imports=[helper.make_opsetid("", 17)])
+    )
     model.model.ir_version = 10
     model.model.graph.node.extend(rounding_of_rows(model, "x"))
     given = {"bytes": TensorProto.UINT8, "scale": TensorProto.FLOAT}
-    model.model.graph.output.extend(helper.make_tensor_value_info(f"x{ROWS}{n}", kind, None) for n, kind in given.items())
+    model.model.graph.output.extend(
+        helper.make_tensor_value_info(f"x{ROWS}{n}", kind, None) for n, kind in given.items()
+    )
     return onnxruntime.InferenceSession(model.model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
@@ -282,5 +290,3 @@ def test_rows_are_near_what_their_bytes_stand_for(x: np.ndarray) -> None:
     assert (np.abs(steps * scale.astype(np.float64) - x) <= 0.5001 * scale).all()
     largest = np.abs(x).max(axis=1)
     assert (np.abs(steps).max(axis=1)[largest > 2.0**-99] == 127).all()
-
-

@@ -59,7 +59,9 @@ def encoder(path: Path, batch: int | str = 2, length: int | str = 32) -> Path:
     add("MatMul", [hidden, add("Transpose", ["table"], "table turned", perm=(1, 0))], "head")
     add("Gather", [hidden, vector("zeroth", np.array(0))], "first words", axis=1)
     pooled = [matrix("pooled", CLASSES, WIDTH), vector("pooled.bias", np.ones(CLASSES, np.float32))]
-    nodes.append(helper.make_node("Gemm", ["first words", *pooled], ["labels"], "pooled", transB=1, alpha=0.5, beta=2.0))
+    nodes.append(
+        helper.make_node("Gemm", ["first words", *pooled], ["labels"], "pooled", transB=1, alpha=0.5, beta=2.0)
+    )
     outputs = {"hidden": [batch, length, WIDTH], "head": [batch, length, WORDS], "labels": [batch, CLASSES]}
     graph = helper.make_graph(
         nodes,

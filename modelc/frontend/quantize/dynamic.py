@@ -8,8 +8,8 @@ rows are bytes.
     y = Gather(T, i)
     y = f32(Gather(Q, i)) * Gather(rows, i)                                                  T = Q * rows, by row
 
-Activations are unsigned: engines multiply unsigned bytes by signed ones, and ONNX Runtime exactly on every CPU where the
-reference says so (frontend/witness/unsigned.py). Values that several products read are rounded once.
+Activations are unsigned, as most instructions multiply them with signed weights, and the reference exactly on every CPU
+(frontend/witness/unsigned.py). Values that several products read are rounded once.
 """
 
 from __future__ import annotations

@@ -125,8 +125,8 @@ def group(extent: int, rows: int, target: Target) -> int:
 
 
 def row_iterators(task: Task, owner: Block) -> set[str]:
-    """Iterators of `owner` that index every per-row value it reads (a mean, a maximum): one value of them is a row. What
-    is written inside for others too is what a later Block reads of it."""
+    """Iterators of `owner` that index every per-row value it reads (a mean, a maximum): one value of them is a row.
+    What is written inside for others too is what a later Block reads of it."""
     per_row: set[str] = set()
     for k, b in enumerate(task.blocks[:-1]):
         if not isinstance(b, Block):
