@@ -182,10 +182,11 @@ def _rows_infer(node: Node, inputs: Inputs) -> Types:
 
 def _rows(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     """Rows as whole numbers of `to`, `zero` more, and the scale of each: its largest magnitude, `least` at least, times
-    `step`. Passes make it (passes/fuse_row_rounding.py)."""
+    `step`. Passes make it (passes/quantize_rows.py)."""
     (to, shape), _ = _rows_infer(node, inputs)
     over, lead = point(names(len(shape))), grid(shape, reduce=[len(shape) - 1])
-    row, rows = (*over[:-1], Const(0)), (*shape[:-1], 1)
+    row: tuple[Expr, ...] = (*over[:-1], Const(0))
+    rows = (*shape[:-1], 1)
     least, step, zero = (const(float(node.attrs[name]), "float32") for name in ("least", "step", "zero"))
     most = Load("most", row)
     by_row = (*grid(shape)[:-1], Iter("one", 1))

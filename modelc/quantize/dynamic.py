@@ -195,8 +195,8 @@ class Dynamic:
         seen = list(runs(path, self.samples, self.run.threads))
         errors = dict[str, float]()
         for name in (product.name for product in self.products):
-            off, size = (sum(float(outputs[f"{name}/{part}"]) for outputs in seen) for part in ("squares", "size"))
-            errors[name] = (off / size) ** 0.5 if size > 0 else float(off > 0)
+            squares, size = (sum(float(made[f"{name}/{part}"]) for made in seen) for part in ("squares", "size"))
+            errors[name] = (squares / size) ** 0.5 if size > 0 else float(squares > 0)
         return errors
 
     def prices(self, most: int) -> Priced:
@@ -232,10 +232,8 @@ class Dynamic:
             said += f"; on {len(wanted)} inputs drawn at random the relative error of {', '.join(map(repr, names[:2]))}"
             said += f"{' and others' * (len(names) > 2)} is {error:.2%}"
         convolutions = _convolutions(self.floats)
-        unseen = (
-            f"in float32: {convolutions}; without samples activations are rounded by row, and convolutions have none"
-        )
-        return {**summary, "said": said, "unseen": [f"{unseen} (--calibrate quantizes them)"] if convolutions else []}
+        unseen = f"in float32: {convolutions}, which read no rows; --calibrate quantizes them by samples"
+        return {**summary, "said": said, "unseen": [unseen] if convolutions else []}
 
 
 def run_at_usual_sizes(request: CompileRequest, target: Target) -> Run:
