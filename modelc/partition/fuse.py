@@ -5,6 +5,7 @@
     maps        what is left of the maps is joined with each other in the same way
     prologues   a group of maps whose only reader works element by element joins the reader: operands of an epilogue,
                 inputs of a reduction (softmax, norms), never of a contraction or a window
+    rows        a Piece that quantizes rows joins the group of reductions that writes them, for others too
     attention   contractions before and after the reductions of rows join them: attention.py
 
 What addresses are computed from is stored before the Task that reads it, so that it can be checked. A fusion that would
@@ -21,7 +22,7 @@ from modelc.ir.addresses import addressing
 from modelc.ir.block import Block, OpaqueBlock
 from modelc.ir.expr import Load, Var, size
 from modelc.ir.program import is_contraction
-from modelc.partition.attention import fuse_attention
+from modelc.partition.attention import Rows, fuse_attention
 from modelc.partition.groups import Groups, Work
 from modelc.partition.pieces import Piece, identity, moved, plain_write
 
@@ -53,6 +54,8 @@ class Fusion(Groups):
                 self.grow(k)
         for g in sorted(self.members, reverse=True):
             self.prologue(g)
+        for g in sorted(self.members):
+            self.quantized_rows(g)
         if attention_bytes:
             fuse_attention(self, attention_bytes, stored)
         return self.ordered()
@@ -127,6 +130,22 @@ class Fusion(Groups):
         largest = max(self.sized(k, sizes) for k in sorted((*members, *others)))
         if largest <= OPERATIONS and not self.depends(needs, members):
             self.merge([others[0], members[0]])
+
+    # --- rows -----------------------------------------------------------------------------------------------------
+
+    def quantized_rows(self, g: int) -> None:
+        """Merges a group that gives several results of each row, such as its bytes and their scale, with the reductions
+        of the same rows that write these: of what a norm writes, each row is quantized while it is near."""
+        members = self.members[g]
+        if len(members) > 1 or len(self.leaving(members)) < 2 or len(reads := self.pieces[members[0]].reads) != 1:
+            return
+        writer = self.writer.get(reads[0])
+        before = None if writer is None else Rows.of(self, self.group[writer])
+        blocks = tuple(b for b in self.pieces[members[0]].blocks if isinstance(b, Block))
+        if writer is None or before is None or before.result != reads[0]:
+            return
+        if Rows(before.result, before.shape, before.dim, blocks).takes(before.result, before.shape):
+            self.merge([writer, members[0]])
 
 
 def taken_inside(piece: Piece, name: str, shape: tuple[int, ...]) -> bool:

@@ -2,8 +2,8 @@
 
     MatMul(Transpose(Reshape(MatMul(x, W) + b)), k) / 8  ->  MatMul(Transpose(Reshape(MatMul(x, W / 8) + b / 8)), k)
 
-This is the scale of attention scores where the head's size is a power of four; of products in whole numbers it goes into
-the factors of their columns. Powers of two change no rounding; other scales are left where they are.
+This is the scale of attention scores where the head's size is a power of four; of products in whole numbers it goes
+into the factors of their columns. Powers of two change no rounding; other scales are left where they are.
 """
 
 from __future__ import annotations
