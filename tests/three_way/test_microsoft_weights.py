@@ -44,6 +44,23 @@ def test_weights_of_few_bits(tmp_path: Path, bits: int, block: int) -> None:
     two_ways(write(tmp_path / "m.onnx", nodes, feeds, known, outputs), feeds)
 
 
+@pytest.mark.parametrize(("bits", "block"), [(4, 16), (4, 32), (8, 32)])
+def test_rows_of_few_bits_that_are_looked_up(tmp_path: Path, bits: int, block: int) -> None:
+    """In bytes, with zero points and without, and stored so in a package; int4 too."""
+    rng, rows, depth = np.random.default_rng(bits), 200, 96
+    known = dict(
+        t=rng.integers(0, 256, (rows, depth * bits // 8)).astype(np.uint8),
+        s=rng.uniform(-0.1, 0.1, (rows, depth // block)).astype(F),
+        z=rng.integers(0, 256, (rows, -(-depth // block * bits // 8))).astype(np.uint8),
+    )
+    feeds = {"i": rng.integers(-rows, rows, (2, 5)).astype(np.int64)}
+    attrs = dict(bits=bits, block_size=block, gather_axis=0, quantize_axis=1)
+    nodes = [ms("GatherBlockQuantized", names, f"y{k}", **attrs) for k, names in enumerate(("t i s", "t i s z"))]
+    path = write(tmp_path / "m.onnx", nodes, feeds, known, "y0 y1")
+    three_ways(path, feeds)
+    assert read_package(path.with_suffix(".modelc")).manifest.params_bytes < 1.1 * sum(x.nbytes for x in known.values())
+
+
 def test_the_lowest_bits_come_first() -> None:
     assert unpacked(np.array([[0x21, 0x43]], np.uint8), 4, 3).tolist() == [[1, 2, 3]]
     assert unpacked(np.array([[0b11100100]], np.uint8), 2, 4).tolist() == [[0, 1, 2, 3]]
@@ -122,6 +139,12 @@ def test_what_is_not_compiled_is_said(tmp_path: Path) -> None:
         (ms("MatMulNBits", "x B s", "y", **{**attrs, "bits": 3}), feeds, known, "expected 2, 4 or 8 bits"),
         (ms("MatMulNBits", "x B s", "y", **{**attrs, "N": 25}), feeds, known, "expected 1000 bytes of weights"),
         (ms("MatMulNBits", "x x s", "y", **attrs), feeds, known, "expected a constant as weights"),
+        (
+            ms("GatherBlockQuantized", "t i s", "y", bits=4, block_size=16, gather_axis=1, quantize_axis=0),
+            {"i": np.zeros(2, np.int64)},
+            {"t": np.zeros((4, 8), np.uint8), "s": np.ones((4, 1), F)},
+            "rows that are looked up",
+        ),
         (
             ms("DynamicQuantizeLSTM", "x W R B lengths . . . ws z rs z", "y", hidden_size=hidden),
             state,

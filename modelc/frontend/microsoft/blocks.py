@@ -1,4 +1,5 @@
-"""Weights of few bits, a scale for each block of them (MatMulNBits of com.microsoft), in ONNX's own words."""
+"""Weights of few bits, a scale for each block of them (MatMulNBits and GatherBlockQuantized of com.microsoft), in
+ONNX's own words."""
 
 from __future__ import annotations
 
@@ -88,11 +89,60 @@ def _zeros(f: Formula, bits: int, columns: int, blocks: int) -> str:
     return f.constant(unpacked(packed.reshape(columns, -1), bits, blocks), "uint8")
 
 
+def _gather_blocks(b: Builder, n: OnnxNode) -> None:
+    """Rows [V, D] of few bits that are looked up, and dequantized block by block along D."""
+    f = Formula(b, n)
+    bits, block = int(n.attrs.get("bits", 4)), int(n.attrs.get("block_size", 128))
+    data, scales = b.steering(n, 0, "data"), n.inputs[2]
+    narrow = data is not None and data.dtype.name in ("int4", "uint4")
+    if data is None or data.ndim != 2 or not (narrow or data.dtype == np.uint8) or bits not in (4, 8):
+        raise n.fail("expected a constant matrix as data, of uint8 with 4 or 8 bits, int4 or uint4")
+    if (int(n.attrs.get("gather_axis", 0)), int(n.attrs.get("quantize_axis", 1)) % 2) != (0, 1):
+        raise n.fail("expected rows that are looked up (gather_axis 0) in blocks along them (quantize_axis 1)")
+    signed, bits = data.dtype.name == "int4", 4 if narrow else bits
+    whole = unpacked(data, bits, data.shape[1] * 8 // bits) if not narrow else data.astype(np.int8) + 8 * signed
+    depth, blocks = whole.shape[1], f.shape(scales)[-1]
+    if depth % 2 or blocks * block != depth:
+        raise n.fail(f"expected rows of whole blocks of {block}, found {depth} numbers in {blocks}")
+    middle = 8 if signed or not narrow else 0
+    zeros = np.full((len(whole), blocks), middle if bits == 4 else 128, np.uint8)
+    if n.input(3):
+        points = b.steering(n, 3, "zero_points")
+        assert points is not None
+        zeros = points.astype(np.int8) + 8 * signed if narrow else unpacked(points, bits, blocks)
+    rows = f("Gather", f.constant(packed_rows(whole, bits), "uint8"), n.inputs[1], axis=0)
+    lead = f.shape(n.inputs[1])
+    if bits == 4:
+        pairs = f.reshaped(rows, *lead, depth // 2, 1)
+        shifted = f("BitShift", pairs, f.constant([0, 4], "uint8"), direction="RIGHT")
+        rows = f("BitwiseAnd", shifted, f.constant(15, "uint8"))
+    dtype = f.dtype(scales)
+    numbers = f.cast(f.reshaped(rows, *lead, blocks, block), dtype)
+    zero = f.constant(zeros.flat[0], dtype)
+    if (zeros != zeros.flat[0]).any():
+        by_row = f("Gather", f.constant(zeros, "uint8"), n.inputs[1], axis=0)
+        zero = f.cast(f.reshaped(by_row, *lead, blocks, 1), dtype)
+    scale = f.reshaped(f("Gather", scales, n.inputs[1], axis=0), *lead, blocks, 1)
+    f.hand(0, f.reshaped(f("Mul", f("Sub", numbers, zero), scale), *lead, depth))
+
+
+def packed_rows(numbers: NDArray[Any], bits: int) -> NDArray[np.uint8]:
+    """Rows of an even count of numbers of 4 or 8 bits, the first of two in the lower half of a byte."""
+    whole = numbers.astype(np.uint8)
+    return np.ascontiguousarray(whole if bits == 8 else whole[..., ::2] | whole[..., 1::2] << 4)
+
+
 BLOCKS = (
     Fused(
         "MatMulNBits",
         _matmul_nbits,
         "A B scales zero_points? g_idx? bias?",
         attributes="K:INT! N:INT! bits:INT! block_size:INT! accuracy_level:INT weight_prepacked:INT",
+    ),
+    Fused(
+        "GatherBlockQuantized",
+        _gather_blocks,
+        "data indices scales zero_points?",
+        attributes="gather_axis:INT quantize_axis:INT block_size:INT bits:INT",
     ),
 )
