@@ -117,7 +117,7 @@ def _made(spec: PackageSpec) -> str:
         for number, matrix in enumerate(spec.matrices)
     )
     rows = (
-        _row(f"{c.source}u", f"{c.offset}u", c.outer, c.inner, c.rows, c.columns, int(c.narrow), f"matrix_{c.matrix}")
+        _row(f"{c.source}u", f"{c.offset}u", c.outer, c.inner, c.rows, c.columns, f"matrix_{c.matrix}")
         for c in spec.made
     )
     return "".join(matrices) + _table("mc_made", "made", rows)

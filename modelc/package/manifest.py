@@ -96,7 +96,7 @@ class Manifest:
 _ABSENT = (
     *("stride", "loops", "control", "slots", "states", "sizes", "count", "condition", "go", "refusal"),
     *("bounds", "on", "written", "extents", "takes", "free", "matter", "origin"),
-    *("room", "growth", "made", "narrow"),
+    *("room", "growth", "made"),
 )
 _NUMBERS = frozenset(  # that may depend on sizes
     {"extents", "extent", "offset", "stride", "shape", "strides", "low", "high", "limit", "flops", "bytes", "growth"}

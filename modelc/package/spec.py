@@ -358,7 +358,7 @@ def distinct_kernels(variants: Iterable[Plan]) -> int:
 class MadeConstant:
     """A constant that the runtime makes when a package is opened: `outer` times `rows` rows of `inner` float32, at
     `offset` bytes of what is made. Each is a sum of `columns` rows that are stored at `source` bytes of the parameters,
-    times numbers of matrix `matrix`: in float32, or where they are `narrow` as whole numbers of a byte each."""
+    times numbers of matrix `matrix`."""
 
     source: int
     offset: int
@@ -367,7 +367,6 @@ class MadeConstant:
     columns: int
     inner: int
     matrix: int
-    narrow: bool = False
 
     @property
     def bytes(self) -> int:
@@ -375,7 +374,7 @@ class MadeConstant:
 
     @property
     def source_bytes(self) -> int:
-        return (1 if self.narrow else MADE_BYTES) * self.outer * self.columns * self.inner
+        return MADE_BYTES * self.outer * self.columns * self.inner
 
 
 def made_bytes(made: Sequence[MadeConstant]) -> int:

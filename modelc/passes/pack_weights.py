@@ -5,10 +5,7 @@
 
 A product of one row waits for its weights: bytes that hold several of them come in a fraction of the time, and are
 taken apart in registers. So does one of few rows where the network's weights would not stay in the caches as float32.
-For many rows that costs more than it saves. Weights with a scale for each column are multiplied as float32 without
-these then, which packages store as bytes (space/opening.py); others become float32 when compiling.
-
-    MatMul(x, DequantizeLinear(w, s, z))                          ->  Mul(MatMul(x, float32(w - z)), s)
+For many rows that costs more than it saves, and the weights become float32 when compiling, as those of everything else.
 Scales are by block of the depth, by column, or one for all.
 Where activations are rounded to bytes by block anyway, and the target has dot products of bytes, the second form adds
 up products of a block as whole numbers, which is faster for any number of rows.
@@ -30,7 +27,6 @@ from modelc.passes.machine import ANY, Machine
 from modelc.passes.pattern import Bind, Editor, Match, Op, Rule, rewrite
 
 Array = NDArray[Any]
-LEAST_NARROW = 4096  # numbers of weights that are worth a scale behind the product
 LOWEST = {"uint8": 0, "int8": -128, "uint4": 0, "int4": -8, "uint2": 0, "int2": -2}  # of each dtype of weights
 
 
@@ -62,7 +58,7 @@ class PackWeights:
         def product(e: Editor, m: Match) -> str | None:
             if self.machine.dots and (dot := _dot(e, m)) is not None:
                 return dot
-            return _unscaled(e, m) if prod(e.shape(m["x"])[:-1]) > most else _product(e, m)
+            return None if prod(e.shape(m["x"])[:-1]) > most else _product(e, m)
 
         return rewrite(graph, (Rule(Op("MatMul", Bind("x"), Bind("w")), product, private=False),))
 
@@ -73,17 +69,6 @@ def _product(e: Editor, m: Match) -> str | None:
     if w is None:
         return None
     return _packed(e, "PackedMatMul", (m["x"],), m["w"], w, ("packed", packed(w.numbers, w.bits, w.block), "uint8"))
-
-
-def _unscaled(e: Editor, m: Match) -> str | None:
-    """The product of many rows with whole numbers, and its scales by column."""
-    x = e.value(m["x"])
-    w = _weights(e, m["w"]) if x.dtype == "float32" and len(x.shape) > 1 else None
-    if w is None or len(w.scales) > 1 or w.numbers.size < LEAST_NARROW:
-        return None
-    whole = w.numbers.astype(np.float32) - w.zeros.astype(np.float32)
-    product = e.add("MatMul", (m["x"], e.constant(whole, f"{m['w']}_whole", "float32")))
-    return e.add("Mul", (product, e.constant(w.scales[0], f"{m['w']}_scales", "float32")))
 
 
 def _dot(e: Editor, m: Match) -> str | None:

@@ -47,7 +47,7 @@ from modelc.partition.precision import rounded_values
 from modelc.plan.memory import Lifetime, plan_memory
 from modelc.plan.structure import Assembly, Structured, structured
 from modelc.space.analysis.work import block_flops, executed_dtype
-from modelc.space.opening import Opening, is_narrow, opening_of
+from modelc.space.opening import opening_of
 from modelc.space.rules.derivation import constant_made, rounding_error
 from modelc.space.rules.rule import Sums
 
@@ -59,7 +59,7 @@ SERIAL_FLOPS, SERIAL_BYTES = 100_000, 65_536  # a step with less of both is over
 @dataclass
 class Parameters:
     """params.bin while it is filled: equal bytes are stored once. Where constants are `opened`, sums of weights are
-    stored as their parts, and what is narrow as bytes; `made` says how opening makes them, by `matrices`."""
+    stored as their parts; `made` says how opening makes them, by `matrices`."""
 
     opened: bool = False
     arrays: list[tuple[int, NDArray[Any]]] = field(default_factory=list)
@@ -79,15 +79,15 @@ class Parameters:
 
     def argument(self, stored: StoredConstant) -> Argument:
         """Where a kernel finds a constant."""
-        opening = stored.opening if self.opened else None
+        opening = opening_of(stored.made, stored.buffer, stored.layout) if self.opened else None
         if opening is None:
             return Argument("params", 0, self.place(stored.data, stored.buffer, stored.layout) + stored.offset)
-        source = self.place(opening.parts(), opening.stored, opening.layout)
+        source = self.place(opening.sums.parts(), opening.stored, opening.layout)
         matrix: Matrix = tuple(map(tuple, opening.sums.matrix.tolist()))
         if matrix not in self.matrices:
             self.matrices.append(matrix)
         shape = (opening.outer, opening.rows, opening.columns, opening.inner)
-        anew = MadeConstant(source, made_bytes(self.made), *shape, self.matrices.index(matrix), opening.narrow)
+        anew = MadeConstant(source, made_bytes(self.made), *shape, self.matrices.index(matrix))
         like = (constant for constant in self.made if replace(anew, offset=constant.offset) == constant)
         constant = next(like, anew)
         if constant is anew:
@@ -400,18 +400,12 @@ def _compact(data: NDArray[Any], placed: Placed) -> StoredConstant:
 @dataclass(frozen=True)
 class StoredConstant:
     """What a kernel reads of a constant: what is `made` of the model's, in `layout` over the logical shape of `buffer`,
-    from byte `offset`. That of the model is `narrow`, or not (space/opening.py)."""
+    from byte `offset`."""
 
     made: NDArray[Any] | Sums
     buffer: Buffer
     layout: Layout
     offset: int = 0
-    narrow: bool = False
-
-    @property
-    def opening(self) -> Opening | None:
-        """How opening a package makes it, if it does."""
-        return opening_of(self.made, self.buffer, self.layout, self.narrow)
 
     @cached_property
     def data(self) -> NDArray[Any]:
@@ -430,7 +424,7 @@ def stored_constant(
     if placed.is_view:
         data = _part(data, placed)
     layout = candidate.layouts.get(region, buffer.layout)
-    return StoredConstant(constant_made(task, candidate.stages, region, data), buffer, layout, 0, is_narrow(data))
+    return StoredConstant(constant_made(task, candidate.stages, region, data), buffer, layout)
 
 
 @dataclass(frozen=True)

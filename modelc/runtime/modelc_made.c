@@ -1,5 +1,5 @@
 /* Constants that are made of the parameters when a package is opened: sums of weights, which take several times the bytes of
- * these, and floats of whole numbers that are stored in a byte each. All handles of a process have them in one place. */
+ * these. All handles of a process have them in one place. */
 #include <pthread.h>
 
 #include "modelc_runtime.h"
@@ -14,27 +14,19 @@ static struct {
 
 static int32_t blocks_of(const mc_made *constant) { return (int32_t)((constant->inner + BLOCK - 1) / BLOCK); }
 
-/* `count` stored numbers from the one at `at` on: where they lie, or as `widened`. */
-static const float *stored(const mc_made *constant, const uint8_t *source, int64_t at, int64_t count, float *widened) {
-    const int8_t *bytes = (const int8_t *)source + at;
-    if (!constant->narrow) return (const float *)(const void *)source + at;
-    for (int64_t i = 0; i < count; i++) widened[i] = bytes[i];
-    return widened;
-}
-
 /* Elements [first, first + count) of each sum in row `outer`: their parts in order, in double, rounded once. */
-static void add_up(const mc_made *constant, const uint8_t *source, float *sums, int64_t outer, int64_t first, int64_t count) {
-    const int64_t inner = constant->inner, begin = outer * constant->columns * inner + first;
+static void add_up(const mc_made *constant, const float *parts, float *sums, int64_t outer, int64_t first, int64_t count) {
+    const int64_t inner = constant->inner;
+    parts += outer * constant->columns * inner + first;
     sums += outer * constant->rows * inner + first;
     for (int32_t t = 0; t < constant->rows; t++) {
         const double *factors = constant->matrix + (int64_t)t * constant->columns;
         double total[BLOCK];
-        float widened[BLOCK];
         int begun = 0;
         for (int32_t k = 0; k < constant->columns; k++) {
             const double factor = factors[k];
+            const float *part = parts + k * inner;
             if (factor == 0) continue;
-            const float *part = stored(constant, source, begin + k * inner, count, widened);
             if (begun)
                 for (int64_t i = 0; i < count; i++) total[i] += factor * part[i];
             else
@@ -48,12 +40,12 @@ static void add_up(const mc_made *constant, const uint8_t *source, float *sums, 
 /* A step over blocks of rows of the constant whose number is the frame's iteration. */
 static void make(const mc_frame *frame, uint8_t *scratch, int32_t begin, int32_t end) {
     const mc_made *constant = &mc_the_model.made[frame->iteration];
-    const uint8_t *source = frame->params + constant->source;
+    const float *parts = (const float *)(const void *)(frame->params + constant->source);
     float *sums = (float *)(void *)((uint8_t *)(uintptr_t)frame->made + constant->offset);
     (void)scratch;
     for (int32_t i = begin; i < end; i++) {
         const int64_t first = (int64_t)(i % blocks_of(constant)) * BLOCK, left = constant->inner - first;
-        add_up(constant, source, sums, i / blocks_of(constant), first, left < BLOCK ? left : BLOCK);
+        add_up(constant, parts, sums, i / blocks_of(constant), first, left < BLOCK ? left : BLOCK);
     }
 }
 

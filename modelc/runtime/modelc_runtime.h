@@ -162,7 +162,7 @@ typedef struct mc_variant {
 
 /* A constant that is made of the parameters when a package is opened: `outer` times `rows` rows of `inner` floats at byte
  * `offset` of what is made. Each is a sum of the `columns` rows that lie at byte `source` of the parameters, times a row of
- * `matrix`. The parameters are floats, or whole numbers of a byte each where they are `narrow`. */
+ * `matrix`. */
 typedef struct mc_made {
     uint64_t source;
     uint64_t offset;
@@ -170,7 +170,6 @@ typedef struct mc_made {
     int64_t inner;
     int32_t rows;
     int32_t columns;
-    int32_t narrow;
     const double *matrix; /* [rows, columns] */
 } mc_made;
 

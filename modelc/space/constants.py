@@ -118,8 +118,8 @@ class _Kept:
         self.programs, self.schedules, self.given = programs, schedules, given
         self.constants = Constants()
         self.readers = readers_of(programs, self.constants, least)
-        self.all_bytes = model_bytes(programs)
-        self.others = self.all_bytes - sum(map(_aligned, self.constants.bytes))  # which are stored as they are
+        self.model_bytes = model_bytes(programs)
+        self.others = self.model_bytes - sum(map(_aligned, self.constants.bytes))  # which are stored as they are
         self.own = {key: current(reader, schedules, given, preferred) for key, reader in self.readers.items()}
         self.candidates = {key: candidate for key, (candidate, _) in self.own.items()}
         self.seconds = {key: seconds for key, (_, seconds) in self.own.items()}
@@ -127,12 +127,9 @@ class _Kept:
         self.count(opened=False)
 
     def count(self, opened: bool) -> None:
-        """From now on counts the bytes of the package, which makes sums of weights, and float32 of bytes, when it is
-        `opened` or stores these."""
+        """From now on counts the bytes of the package, which makes sums of weights when it is `opened` or stores
+        these."""
         self.opened = opened
-        sizes = zip(self.constants.bytes, self.constants.narrow, strict=True)
-        widened = sum(_aligned(size) - _aligned(size // 4) for size, narrow in sizes if narrow and opened)
-        self.model_bytes = self.all_bytes - widened
         self.taken = {key: self._stored(self.readers[key], candidate) for key, candidate in self.candidates.items()}
 
     @property
@@ -196,14 +193,8 @@ class _Kept:
         yield from best.items()
 
     def _stored(self, reader: Reader, candidate: Candidate) -> Stored:
-        narrow = self.constants.narrow
-        return frozenset(
-            (number, form, _aligned(size))
-            for kind in {*narrow}
-            for name, form, size in forms_of(reader, candidate, self.opened, kind)
-            for number in reader.reads[name]
-            if narrow[number] == kind
-        )
+        forms = forms_of(reader, candidate, self.opened)
+        return frozenset((number, form, _aligned(size)) for name, form, size in forms for number in reader.reads[name])
 
     def _plain(self, stored: Stored) -> int:
         """The bytes of the same constants in the model."""

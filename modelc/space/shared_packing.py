@@ -21,7 +21,7 @@ from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.program import BoundTask, Program
 from modelc.space.choose import Schedule, Schedules
-from modelc.space.opening import is_narrow, stored_bytes
+from modelc.space.opening import stored_bytes
 from modelc.space.rules.derivation import derive, rules
 
 SHARE = 0.02  # of a Program's seconds, for all constants together
@@ -67,10 +67,9 @@ class Reader:
 
 @dataclass
 class Constants:
-    """The large constants of Programs, by number; those that hold the same are one. Which are `narrow` (opening.py)."""
+    """The large constants of Programs, by number; those that hold the same are one."""
 
     bytes: list[int] = field(default_factory=list)
-    narrow: list[bool] = field(default_factory=list)
     _stored: dict[tuple[Any, ...], list[tuple[NDArray[Any], int]]] = field(default_factory=dict)
 
     def number(self, key: tuple[Any, ...], data: NDArray[Any]) -> int:
@@ -81,7 +80,6 @@ class Constants:
                 return number
         stored.append((data, len(self.bytes)))
         self.bytes.append(data.nbytes)
-        self.narrow.append(is_narrow(data))
         return stored[-1][1]
 
 
@@ -167,18 +165,16 @@ def _places(readers: Mapping[str, Reader]) -> dict[str, dict[str, int]]:
     return {key: {name: root(numbers[0]) for name, numbers in reader.reads.items()} for key, reader in readers.items()}
 
 
-def forms_of(
-    reader: Reader, candidate: Candidate, opened: bool = False, narrow: bool = False
-) -> Iterator[tuple[str, Form, int]]:
+def forms_of(reader: Reader, candidate: Candidate, opened: bool = False) -> Iterator[tuple[str, Form, int]]:
     """The constant buffers of a Task, the form in which a Candidate reads each, and its bytes in a package, which may
-    be `opened` from parts, of constants that are `narrow` or not."""
+    be `opened` from parts."""
     rule_of, derived = rules(), derive(reader.task, candidate.stages)
     anew = [str(stage) for stage in candidate.stages if rule_of[stage.rule].constant is not None]
     for name in reader.reads:
         buffer = derived.buffer(name)
         layout = candidate.layouts.get(name, buffer.layout)
         changed = anew if buffer.shape != reader.task.buffer(name).shape else []
-        size = stored_bytes(reader.task, candidate, derived, name, opened, narrow)
+        size = stored_bytes(reader.task, candidate, derived, name, opened)
         yield name, (str(layout), str(buffer.shape), *changed), size
 
 

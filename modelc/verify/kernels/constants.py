@@ -17,6 +17,7 @@ from modelc.package.spec import MadeConstant, Plan
 from modelc.passes.flush_subnormals import subnormals
 from modelc.plan.program import StoredConstant, stored_constant
 from modelc.runtime.files import PARAMS
+from modelc.space.opening import opening_of
 from modelc.verify.kernels.blueprint import Scheduled
 from modelc.verify.kernels.calls import Use
 from modelc.verify.kernels.stored import logical
@@ -64,11 +65,11 @@ def _wrong(
     region = next(b.name for mine, b in zip(own, made.task.buffers, strict=True) if mine.name == buffer)
     stored = stored_constant(use.program, placed, region, made.task, made.candidate, made.derived)
     if source is not None:
-        opening = stored.opening
-        form = (source.outer, source.rows, source.columns, source.inner, source.narrow)
-        if opening is None or (opening.outer, opening.rows, opening.columns, opening.inner, opening.narrow) != form:
+        opening = opening_of(stored.made, stored.buffer, stored.layout)
+        shape = (source.outer, source.rows, source.columns, source.inner)
+        if opening is None or (opening.outer, opening.rows, opening.columns, opening.inner) != shape:
             return "is made otherwise when the package is opened than its schedule says"
-        stored, offset = StoredConstant(opening.parts(), opening.stored, opening.layout), source.source
+        stored, offset = StoredConstant(opening.sums.parts(), opening.stored, opening.layout), source.source
     there = Buffer(placed.name, stored.data.dtype.name, stored.buffer.shape, stored.layout)
     begin = offset - stored.offset
     held = logical(there, params[begin : begin + there.bytes].tobytes())
