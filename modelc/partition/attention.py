@@ -21,6 +21,8 @@ from modelc.partition.groups import Groups
 
 LEAST_ROWS = 4  # query rows per key matrix for which arranging the keys pays
 KEYS_SHARE = 0.25  # of the cache that the keys may take: every tile of rows reads all of them again
+FAR_KEYS_SHARE = 1.5  # the same where scores would go through memory, which takes longer than to read keys again
+LAST_LEVEL = 32  # times the cache: scores of all heads that are larger go through memory
 TILE_ROWS = 16  # rows of scores and of weights that have to lie in the cache together
 
 
@@ -122,7 +124,9 @@ def _scores(groups: Groups, g: int, rows: _Rows, cache_bytes: int, stored: Colle
         batch = [i.extent for i in block.spatial if all(i.name in variables(r) for r in block.reads)]
         keys = prod(sample) // prod(batch) * max(DTYPES[work.dtypes[r.buffer]].itemsize for r in keyed)
         row_bytes = rows.shape[rows.dim] * DTYPES["float32"].itemsize
-        fits = keys <= KEYS_SHARE * cache_bytes and 2 * TILE_ROWS * row_bytes <= cache_bytes
+        far = prod(rows.shape) * DTYPES["float32"].itemsize > LAST_LEVEL * cache_bytes
+        share = FAR_KEYS_SHARE if far else KEYS_SHARE
+        fits = keys <= share * cache_bytes and 2 * TILE_ROWS * row_bytes <= cache_bytes
         enough = max((i.extent for i in queries), default=0) >= LEAST_ROWS and rows.shape[rows.dim] >= LEAST_ROWS
         if beside and len(keyed) == 1 and (enough and fits if stored is None else name not in stored):
             return other
@@ -133,8 +137,6 @@ def _values(groups: Groups, g: int, rows: _Rows) -> list[int]:
     """The groups of the contraction that reads the rows, and reduces over what they are long in, and of the reductions
     of rows that its maps read: all that reads the rows; none of them if anything else does."""
     readers = groups.readers.get(rows.result, set()) - set(groups.members[g])
-    if rows.result in groups.work.kept:
-        return []
     reading = {groups.group[k] for k in readers}
     contracting = [other for other in reading if _weighed(groups, other, rows)]
     sums = [other for other in reading if other not in contracting]

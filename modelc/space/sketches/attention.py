@@ -23,7 +23,8 @@ import numpy as np
 
 from modelc.ir.block import Block, Iter, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
-from modelc.ir.expr import DTYPES, variables
+from modelc.ir.expr import DTYPES, Var, variables
+from modelc.ir.layout import Layout
 from modelc.ir.loop import ROOT, Inside, Loop
 from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.access import accesses, stored_lanes
@@ -210,6 +211,7 @@ class Attention(Sketch):
             schedules[pack.name] = self.pack(pack, lead)
         made = dict(zip(self.contractions(), (first, second), strict=False))
         layouts = {u.packed[1]: u.layout(t.vectors) for b, t in made.items() if (u := self.units.get(b.name))}
+        layouts |= {p.writes[0].buffer: x for p in roles.packs if (x := self.panels(p, first)) is not None}
         return Candidate({b.name: schedules[b.name] for b in task.blocks}, self.stages, layouts)
 
     def iterator(self, block: Block, dim: int) -> str:
@@ -285,6 +287,23 @@ class Attention(Sketch):
         if unit is not None and unit.packed[1] == block.writes[0].buffer:
             return pack_schedule(self.task, block, unit.match, unit.vector, self.target, at, scope)
         return map_schedule(self.task, block, self.target, at, scope)
+
+    def panels(self, block: Block, tile: RegisterTile) -> Layout | None:
+        """How a copy of the keys is stored where vectors multiply them: what a register tile reads lies together, not a
+        row of all keys apart, which would be on as many pages as there are steps."""
+        roles, buffer = self.roles, block.writes[0].buffer
+        if self.units or buffer not in roles.scores.buffers_read:
+            return None
+        (read,) = [r for r in roles.scores.reads if r.buffer == buffer]
+        rank, width = len(read.indices), tile.vectors * self.lanes
+        dim = read.indices.index(Var(self.vector(roles.scores)))
+        depth = [d for d, i in enumerate(read.indices) if variables(i) & {r.name for r in roles.scores.reduction}]
+        if len(depth) != 1 or self.keys <= width:
+            return None
+        split = Layout().then("pad", dim, 0, -self.keys % width).then("split", dim, width)
+        moved = [d if d <= dim else d + 1 for d in range(rank)]  # where dimensions are after the split
+        outer = [moved[d] for d in range(rank) if d not in (dim, *depth)]
+        return split.then("reorder", *outer, dim, moved[depth[0]], dim + 1)
 
     def rows(self) -> tuple[Block, ...]:
         return (*self.roles.before, self.roles.owner, *self.roles.after)
