@@ -6,7 +6,8 @@
     R = sum(P)    reductions of rows of P that Y's maps read: what a zero point of V is multiplied with
 
 Told by structure: S is read by P's Pieces alone, and P by Y's and R's alone. The Task computes a tile of whole rows of
-S at a time, so S and P never go through memory; rows that are too long for the cache are left to Tasks of their own.
+S at a time, so S never goes through memory, nor does P, unless it is an output of the model: then it is written as it
+is made. Rows that are too long for the cache are left to Tasks of their own.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ def fuse_attention(groups: Groups, cache_bytes: int, stored: Collection[str] | N
     for g in sorted(groups.members):
         if g not in groups.members:
             continue
-        rows = _Rows.of(groups, g)
+        rows = Rows.of(groups, g)
         if rows is None or (scores := _scores(groups, g, rows, cache_bytes, stored)) is None:
             continue
         groups.merge([scores, g, *_values(groups, g, rows)])
 
 
-class _Rows:
+class Rows:
     """A group that reduces along dimension `dim` of what it reads, and writes `result`, of the same shape."""
 
     def __init__(self, result: str, shape: tuple[int, ...], dim: int, blocks: tuple[Block, ...]) -> None:
         self.result, self.shape, self.dim, self.blocks = result, shape, dim, blocks
 
     @staticmethod
-    def of(groups: Groups, g: int) -> _Rows | None:
+    def of(groups: Groups, g: int) -> Rows | None:
         pieces = [groups.pieces[k] for k in groups.members[g]]
         leaving = groups.leaving(groups.members[g])
         blocks = tuple(b for p in pieces for b in p.blocks if isinstance(b, Block))
@@ -64,7 +65,7 @@ class _Rows:
                 return None
         if len(dims) != 1:
             return None
-        return _Rows(leaving[0], shape, dims.pop(), blocks)
+        return Rows(leaving[0], shape, dims.pop(), blocks)
 
     def takes(self, name: str, shape: tuple[int, ...]) -> bool:
         """Whether every Block reads `name`, of that shape, row by row: plainly, the reduced dimension in its place."""
@@ -103,7 +104,7 @@ def _contraction(groups: Groups, g: int) -> Block | None:
     return block if all(isinstance(i, Var) for i in block.writes[0].indices) else None
 
 
-def _scores(groups: Groups, g: int, rows: _Rows, cache_bytes: int, stored: Collection[str] | None) -> int | None:
+def _scores(groups: Groups, g: int, rows: Rows, cache_bytes: int, stored: Collection[str] | None) -> int | None:
     """The group of the contraction whose result the rows are of."""
     work, members = groups.work, set(groups.members[g])
     for name in dict.fromkeys(x for k in groups.members[g] for x in groups.pieces[k].reads):
@@ -133,7 +134,7 @@ def _scores(groups: Groups, g: int, rows: _Rows, cache_bytes: int, stored: Colle
     return None
 
 
-def _values(groups: Groups, g: int, rows: _Rows) -> list[int]:
+def _values(groups: Groups, g: int, rows: Rows) -> list[int]:
     """The groups of the contraction that reads the rows, and reduces over what they are long in, and of the reductions
     of rows that its maps read: all that reads the rows; none of them if anything else does."""
     readers = groups.readers.get(rows.result, set()) - set(groups.members[g])
@@ -145,7 +146,7 @@ def _values(groups: Groups, g: int, rows: _Rows) -> list[int]:
     return [*sums, *contracting]
 
 
-def _weighed(groups: Groups, g: int, rows: _Rows) -> bool:
+def _weighed(groups: Groups, g: int, rows: Rows) -> bool:
     """Whether the group is a contraction of the rows, over what they are long in, and its maps."""
     block = _contraction(groups, g)
     reading = _reading(groups, g, rows.result)
@@ -159,9 +160,9 @@ def _weighed(groups: Groups, g: int, rows: _Rows) -> bool:
     return prod(i.extent for i in width) >= LEAST_ROWS and reads[0].indices[rows.dim] == Var(over.name)
 
 
-def _summed(groups: Groups, g: int, rows: _Rows, values: int) -> bool:
+def _summed(groups: Groups, g: int, rows: Rows, values: int) -> bool:
     """Whether the group makes one number of each row, for `values` alone, and of nothing else."""
-    own = _Rows.of(groups, g)
+    own = Rows.of(groups, g)
     if own is None or own.dim != rows.dim or not own.takes(rows.result, rows.shape):
         return False
     members = set(groups.members[g])
@@ -176,4 +177,4 @@ def _reading(groups: Groups, g: int, name: str) -> list[Block]:
     return [b for b in blocks if name in b.buffers_read]
 
 
-__all__ = ["fuse_attention"]
+__all__ = ["Rows", "fuse_attention"]

@@ -157,13 +157,35 @@ def test_a_single_query_stays_apart(tmp_path):
     assert apart(m, tmp_path, attention(m, 1, 24))
 
 
-def test_weights_that_something_else_reads_stay_apart_from_the_values(tmp_path):
+def test_weights_that_are_an_output_are_written_as_they_are_made(tmp_path):
     m = Model()
     q, k, v = m.input("q", 2, 12, 16), m.input("k", 2, 16, 20), m.input("v", 2, 20, 24)
     weights = m.node("Softmax", m.node("MatMul", q, k), axis=-1, to="w")
     program = m.program(tmp_path, m.node("MatMul", weights, v, to="y"), "w", attention_bytes=CACHE)
-    assert tasks(program) == ["matmul peak exp total inverse softmax", "matmul"]
+    assert tasks(program) == ["matmul peak exp total inverse softmax matmul_1"]
+    built = check(program.tasks[0].task)
+    assert not built.nest.temporaries
+
+
+def test_weights_that_something_else_reads_stay_apart_from_the_values(tmp_path):
+    m = Model()
+    q, k, v = m.input("q", 2, 12, 16), m.input("k", 2, 16, 20), m.input("v", 2, 20, 24)
+    weights = m.node("Softmax", m.node("MatMul", q, k), axis=-1, to="w")
+    log = m.node("Log", weights, to="l")
+    program = m.program(tmp_path, m.node("MatMul", weights, v, to="y"), log, attention_bytes=CACHE)
+    assert "matmul peak exp total inverse softmax" in tasks(program) and len(program.tasks) == 3
     check(program.tasks[0].task)
+
+
+def test_long_rows_of_scores_that_no_cache_holds_are_one_task(tmp_path):
+    """Keys are read again for every tile, from farther than usual: less than scores to memory and back."""
+    m = Model()
+    y = attention(m, 96, 512, count=64)
+    cache = 512 * 16 * 4  # the keys of one head
+    assert len(m.program(tmp_path, y, attention_bytes=2 * cache).tasks) == 1
+    few = Model()
+    few_heads = few.program(tmp_path, attention(few, 96, 512, count=2), attention_bytes=2 * cache)
+    assert len(few_heads.tasks) > 1
 
 
 def test_sums_of_weights_that_are_an_output_stay_apart(tmp_path):
