@@ -53,6 +53,20 @@ def test_operands_that_are_cast_are_copied_as_such(case, tmp_path):
     assert all("+=" not in line for line in text.splitlines() if "float32(" in line)
 
 
+@pytest.mark.parametrize("keys", [64, 101, 160])
+def test_keys_that_do_not_stay_near_are_packed_by_panels(keys, tmp_path):
+    """A panel is what one register tile reads; the last one is not full."""
+    m = Model()
+    task = fused_task(m, tmp_path, attention(m, 37, keys, size=16), FUSED.format(""))
+    target = host_target()
+    first, second, *others = target.caches
+    small = replace(target, caches=(first, replace(second, bytes=keys * 64), *others))
+    built = check(task, chosen(task, small).candidate, small)
+    (layout,) = [x for name, x in built.candidate.layouts.items() if "packed" in name]
+    assert "split" in str(layout)
+    assert not any("split" in str(x) for x in chosen(task, target).candidate.layouts.values())
+
+
 SCORES = [dict(queries=37, keys=45), dict(queries=9, keys=9, count=1), dict(queries=5, keys=64, batch=4)]
 
 
