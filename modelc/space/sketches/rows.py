@@ -142,7 +142,8 @@ def row_iterators(task: Task, owner: Block) -> set[str]:
 
 def _written_by_rows(task: Task, owner: Block, block: AnyBlock, rows: set[str]) -> bool:
     """Whether what `block` writes of the Task's outputs is written whole, each row once, where `owner` reads it."""
-    for name in {w.buffer for w in block.writes if isinstance(block, Block)} & {*task.outputs}:
+    assert isinstance(block, Block)
+    for name in {w.buffer for w in block.writes} & {*task.outputs}:
         shape = task.buffer(name).shape
         for read in (r for r in owner.reads if r.buffer == name):
             whole = [
