@@ -138,6 +138,8 @@ def _values(groups: Groups, g: int, rows: Rows) -> list[int]:
     """The groups of the contraction that reads the rows, and reduces over what they are long in, and of the reductions
     of rows that its maps read: all that reads the rows; none of them if anything else does."""
     readers = groups.readers.get(rows.result, set()) - set(groups.members[g])
+    if rows.result in groups.work.cuts:
+        return []
     reading = {groups.group[k] for k in readers}
     contracting = [other for other in reading if _weighed(groups, other, rows)]
     sums = [other for other in reading if other not in contracting]

@@ -51,7 +51,7 @@ def drafting(attention_bytes: int, cuts: Collection[str] = (), stored: Collectio
 
     def draft(graph: Graph, pieces: list[Piece], layouts: Layouts) -> Draft:
         work = _work(graph, pieces, find_views(graph, pieces, layouts))
-        work = replace(work, kept=work.kept | set(cuts))
+        work = replace(work, kept=work.kept | set(cuts), cuts=frozenset(cuts))
         groups = fused(work, attention_bytes, stored)
         return Draft(*stored_as_bytes(work, [[work.pieces[k] for k in group] for group in groups]), layouts)
 

@@ -30,7 +30,6 @@ from modelc.partition.pieces import Piece, identity, moved, plain_write
 # Operations on one element in a Task, at most: of so many, writing what is in between and reading it again would add
 # a few per cent, while the time to compile them grows with the register tile that they are unrolled for.
 OPERATIONS = 128
-LONGEST_ROW = 1 << 14  # elements: longer ones do not stay in the nearest caches
 READERS = 256  # of a value that a group has turned away since it last grew: then it is done
 
 
@@ -139,7 +138,7 @@ class Fusion(Groups):
         """Merges maps that round rows to bytes, by what a group's reductions make of these rows, into the group; then
         what makes the rows, if nothing else reads it."""
         rows = Rows.of(self, g) if g in self.members else None
-        if rows is None or rows.shape[rows.dim] != 1:
+        if rows is None or rows.shape[rows.dim] != 1 or rows.result in self.work.cuts:
             return
         shapes, members = self.work.shapes, self.members[g]
         reduced = {x for k in members for x in self.pieces[k].reads if rows.takes(x, shapes[x])}
@@ -148,7 +147,7 @@ class Fusion(Groups):
             shared = sorted(reduced & {x for k in others for x in self.pieces[k].reads})
             needs = {n for k in others for n in self.needs[k]} - set(others) - set(members)
             rounds = [DTYPES[self.work.dtypes[x]].itemsize for x in self.leaving(others)] == [1]
-            if not shared or not rounds or shapes[shared[0]][rows.dim] > LONGEST_ROW or self.depends(needs, members):
+            if not shared or not rounds or self.depends(needs, members):
                 continue
             if all(self.by_row(k, rows, shapes[shared[0]]) for k in others):
                 self.merge([members[0], others[0]])

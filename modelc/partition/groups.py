@@ -29,6 +29,7 @@ class Work:
     part_of: Mapping[str, str]  # a Region that a copy fills -> the value that it is a part of
     constants: Mapping[str, NDArray[Any]]
     kept: frozenset[str]  # values that something else than a Piece needs: outputs, sources of views, parts of Concats
+    cuts: frozenset[str] = frozenset()  # those of them with which a Task has to end
 
 
 class Groups:

@@ -14,10 +14,12 @@ from three_ways import Example, check, host_target, random_inputs
 import modelc
 from modelc.compile.choices import read_choices_file
 from modelc.compile.config import load_config
+from modelc.frontend.onnx import import_model
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.nest import For
 from modelc.ir.text import parse_task
+from modelc.partition.draft import drafting, prepared
 from modelc.partition.narrow_task import in_narrow
 from modelc.space.choose import chosen
 from modelc.space.nest.build import build_nest
@@ -179,6 +181,16 @@ def test_weights_that_are_an_output_are_written_as_they_are_made(tmp_path):
     assert tasks(program) == ["matmul peak exp total inverse softmax matmul_1"]
     built = check(program.tasks[0].task)
     assert not built.nest.temporaries
+
+
+def test_a_cut_ends_the_task_at_weights_that_are_an_output(tmp_path):
+    m = Model()
+    q, k, v = m.input("q", 2, 12, 16), m.input("k", 2, 16, 20), m.input("v", 2, 20, 24)
+    weights = m.node("Softmax", m.node("MatMul", q, k), axis=-1, to="w")
+    m.program(tmp_path, m.node("MatMul", weights, v, to="y"), "w")
+    ready = prepared(import_model(tmp_path / "m.onnx"))
+    draft = drafting(CACHE, ("w",))(ready.graph, ready.pieces, {})
+    assert len(draft.groups) == 2
 
 
 def test_weights_that_something_else_reads_stay_apart_from_the_values(tmp_path):
