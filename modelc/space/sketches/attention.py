@@ -447,8 +447,7 @@ class Attention(Sketch):
         multiplied = max((DTYPES[u.packed[0].dtype].itemsize for u in self.units.values()), default=size)
         operands = -(-self.queries // tile) * sum(depths) * multiplied
         spilled = 4 * self.queries * self.keys * size if 2 * tile * self.keys * size > caches[0].bytes else 0
-        exposed_share = 1.0 if by_rows and self.far_keys is not None else 0.5
-        return (exposed_share * operands + spilled) / rate
+        return (operands * (1.0 if by_rows else 0.5) + spilled) / rate
 
     def work(self, points: Points, cores: int) -> Work:
         return one_by_one(self, points, lambda values: self.work_at(values, cores))
@@ -457,7 +456,7 @@ class Attention(Sketch):
         """Both contractions at their register tiles' rates with what comes from the second-level cache meanwhile, the
         maps and copies around them, and what passes the boundary; for the core that has most of the parallel loop."""
         tile, parallel = values["queries"], values["parallel"]
-        cycles = self.traffic(tile, values["keys"] == "rows")
+        cycles = self.traffic(tile, self.far_keys is not None and values["keys"] == "rows")
         for prefix, block in self.named().items():
             kernel = RegisterTile(values[f"{prefix}.rows"], values[f"{prefix}.vectors"])
             cycles += self.kernel_cycles(block, tile, kernel)
