@@ -171,6 +171,7 @@ def verify_outputs(
             whole.collect(reports, number, within.judge if within else None)
         failure = failure or next((why for number, why in declined.items() if number not in ran), None)
         notes = [] if failure else [not_run_note(number, runner.not_run(number), read) for number in variants]
+        notes += [] if failure else [runner.opening_note]
     kernels = tuple(report for watched in inside for report in watched.judge.reports.values())
     if behind:
         notes.append("nothing was compared of runs that find a cache: where a process makes one run, each is the first")

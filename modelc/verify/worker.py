@@ -1,6 +1,7 @@
 """An engine in a process of its own: reads commands as JSON lines, answers one line to each.
 
-    {"open": {"engine": "ort", "path": "model.onnx", "threads": 2}}      {"about": "onnxruntime 1.23"}
+    {"open": {"engine": "ort", "path": "model.onnx", "threads": 2}}      {"about": "onnxruntime 1.23",
+                                                                          "seconds": 0.2}
     {"run": {"inputs": "in.npz", "outputs": "out.npz"}}                  {}
     {"reset": {}}                         makes what a package keeps zeros; {}
     {"count": {}}                         from now on steps of a package are counted; {}
@@ -251,8 +252,9 @@ def serve() -> None:
         answer: dict[str, Any] = {}
         try:
             if command == "open":
+                start = time.perf_counter()
                 opened = ENGINES[given["engine"]](given["path"], given["threads"])
-                answer["about"] = opened.about
+                answer["about"], answer["seconds"] = opened.about, time.perf_counter() - start
             assert opened is not None
             if command == "shapes":
                 made = opened.run(read_arrays(given["inputs"]))
