@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from modelc.frontend.classical.tree_tables import only_missing
 from modelc.frontend.classical.trees import BY_NUMBER, CODES, MEMBER
-from modelc.ops.trees import MISSING, MODES
+from modelc.ops.tree_walks import MISSING, MODES, unpacked
 
 Array = NDArray[Any]
 Attributes = Mapping[str, Array]  # of a node of the file
@@ -34,10 +35,19 @@ class Forest:
     roots: Array
 
 
-def of_tables(nodes: Array, splits: Array, roots: Array, targets: Array, weights: Array) -> Forest:
-    """Of the inputs of Trees (ops/trees.py) behind the samples."""
-    feature, code, first, last = nodes.T
-    return Forest(feature, code, splits, first, last, first, last, targets, weights, roots)
+def of_tables(attrs: Mapping[str, Any], features: int, *tables: Array) -> Forest:
+    """Of the attributes of Trees (ops/trees.py) and its inputs behind the samples, which have so many features."""
+    nodes, splits, roots, spans, targets, weights = tables
+    column, code, below = unpacked(nodes, attrs)
+    code = np.where(below > 0, np.where(column >= features, code | MISSING, code), 0)
+    every = np.arange(len(nodes))
+    leading = (below > 0) & (code == 0)  # on to a branch that several lead to
+    on = np.where(leading, every + below, every)
+    while leading[on].any():
+        on = on[on]
+    no, yes = on[every + below], on[np.minimum(every + below + 1, every[-1])]
+    owners = np.resize(targets, len(weights))
+    return Forest(column % features, code, splits, yes, no, spans[:-1], spans[1:], owners, weights, roots[:, 0])
 
 
 def stated_forest(op: str, attributes: Attributes) -> Forest | None:
@@ -67,10 +77,14 @@ def _of_keys(attributes: Attributes, kind: str) -> Forest:
     numbers = weights_of("nodeids").tolist()
     owners = places(weights_of("treeids").tolist(), numbers)
     order, every = np.argsort(owners, kind="stable"), np.arange(len(ids))
+    codes = _codes(
+        [CODES.get(mode, 0) for mode in column("modes", "LEAF").tolist()], column("missing_value_tracks_true")
+    )
+    split, code = only_missing(column("values", 0.0), codes)
     return Forest(
         column("featureids"),
-        _codes([CODES.get(mode, 0) for mode in column("modes", "LEAF").tolist()], column("missing_value_tracks_true")),
-        column("values", 0.0),
+        code,
+        split,
         places(trees, column("truenodeids").tolist()),
         places(trees, column("falsenodeids").tolist()),
         np.searchsorted(owners[order], every, "left"),
@@ -91,10 +105,11 @@ def _of_numbers(attributes: Attributes) -> Forest:
     )
     codes = [MODES[BY_NUMBER[mode]] for mode in attributes["nodes_modes"].tolist()]
     missing = attributes.get("nodes_missing_value_tracks_true", np.zeros(count, np.int64))
+    split, code = only_missing(attributes["nodes_splits"], _codes(codes, missing))
     return Forest(
         np.concatenate([attributes["nodes_featureids"], none]),
-        np.concatenate([_codes(codes, missing), none]),
-        np.concatenate([attributes["nodes_splits"], none]),
+        np.concatenate([code, none]),
+        np.concatenate([split, none]),
         np.concatenate([yes, none]),
         np.concatenate([no, none]),
         np.concatenate([np.zeros(count, np.int64), every]),
