@@ -16,9 +16,9 @@ COMPARISONS = {MODES["LEQ"]: "<=", MODES["LT"]: "<", MODES["GTE"]: ">=", MODES["
 
 
 def trees(attrs: Mapping[str, Any], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Body:
-    """Iterations are as many samples as there are lanes. A block of samples goes down tree after tree, so that a tree's nodes are near while it does;
-    samples that do not fill all lanes go down several trees at once. A step has no branch: it adds the answer to where
-    the children are, and a leaf leads to itself."""
+    """Iterations are as many samples as there are lanes. A block of samples goes down tree after tree, so that a tree's
+    nodes are near while it does; samples that do not fill all lanes go down several trees at once. A step has no
+    branch: it adds the answer to where the children are, and a leaf leads to itself."""
     (real, (samples, features)), (word, _), _, (_, (roots, _)), *_ = inputs
     ((dtype, (_, targets)),) = outputs
     columns = features * (2 if attrs["filled"] else 1)

@@ -16,6 +16,8 @@ from modelc.ops.tree_walks import MISSING, MODES, unpacked
 
 Array = NDArray[Any]
 Attributes = Mapping[str, Array]  # of a node of the file
+SHOWN = {0: "LEAF", **{code | MISSING: f"{mode} or missing" for mode, code in MODES.items()}}
+SHOWN |= {code: mode for mode, code in MODES.items()} | {MISSING: "missing"}
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def departure(taken: Forest, stated: Forest, targets: bool) -> str | None:
     while len(pairs):
         a, b = np.unique(pairs, axis=0).T
         branch = stated.code[b] > 0
-        if (sentence := _unequal("mode", taken.code[a], stated.code[b], b)) is not None:
+        if (sentence := _unequal("mode", taken.code[a], stated.code[b], b, SHOWN)) is not None:
             return sentence
         for name, ours, theirs in (
             ("feature", taken.feature, stated.feature),
@@ -161,11 +163,12 @@ def _other_leaves(taken: Forest, stated: Forest, a: Array, b: Array, targets: bo
     return sentence
 
 
-def _unequal(what: str, ours: Array, theirs: Array, nodes: Array) -> str | None:
+def _unequal(what: str, ours: Array, theirs: Array, nodes: Array, shown: Mapping[int, str] | None = None) -> str | None:
     apart = ours != theirs.astype(ours.dtype)
     if ours.dtype.kind == "f":
         apart &= ~(np.isnan(ours) & np.isnan(theirs.astype(ours.dtype)))
     if not apart.any():
         return None
     k = int(np.argmax(apart))
-    return f"has the {what} {ours[k]} in tree node {nodes[k]}, expected {theirs[k]}"
+    taken, stated = (ours[k], theirs[k]) if shown is None else (shown[int(ours[k])], shown[int(theirs[k])])
+    return f"has the {what} {taken} in tree node {nodes[k]}, expected {stated}"
