@@ -258,7 +258,7 @@ class _Inside:
         of_steps = uses_by_step(self.blueprint.program, plan, phases)
         rows = rows_of(of_steps, plan, phases, self.effort.calls)
         if not self.judge.runs:
-            self.judge.look_at_constants(self.package.path, plan, of_steps)
+            self.judge.look_at_constants(self.package, plan, of_steps)
         self.judge.begin({tensor.name: feed[tensor.name] for tensor in plan.inputs})
 
         within = {k for control in plan.control for k in range(control.first, control.end)}

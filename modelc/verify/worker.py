@@ -200,7 +200,7 @@ def watched(package: runtime.Model, inputs: Arrays, places: Sequence[Sequence[An
             calls[number] += 1
             if call >= most and call & (call - 1):
                 continue
-            base = getattr(frame, space if space in ("arena", "params", "random") else f"{space}s")
+            base = getattr(frame, space if space in ("arena", "params", "made", "random") else f"{space}s")
             if space in ("input", "output", "slot"):
                 base = base[index]
             address = (base or 0) + offset + frame.iteration * stride + (8 * index if space in ("size", "dim") else 0)
