@@ -394,7 +394,8 @@ def _same(a: Array, b: Array) -> bool:
     """Bit for bit: NaNs too."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    return np.array_equal(*(np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (a, b)))
+    ours, theirs = (np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (a, b))
+    return np.array_equal(ours, theirs)
 
 
 def _first(axis: int) -> tuple[slice, ...]:

@@ -1,17 +1,19 @@
 """Ensembles of decision trees, as an opaque Block over tables (frontend/classical/tree_tables.py makes them).
 
-    x0 samples, x1 nodes, x2 splits    nodes are numbers of two or three fields (attribute `bits`: of the first): the
-                                       column that is asked about, the code of the question where branches have several
-                                       (else the attribute `code` has it), and how far behind a branch the node is with
-                                       which it goes on where the answer is no; behind that one is the node for yes.
-                                       That is 0 for leaves, whose split is a NaN, so that no answer is yes.
-    x3 roots                           of trees, and in how many steps a leaf is reached: at least, at most
-    x4 spans                           of node k the weights from spans[k] on and before spans[k + 1]
-    x5 targets, x6 weights             weight k goes to targets[k % len(targets)]; where the attribute `dense` is 1, a
-                                       leaf has one for each target, in order
+    x0 samples
+    x1 nodes, x2 splits     a node has two or three fields, from its lowest bits on: the column that its split is
+                            compared with (attribute `bits`), the code of its question where branches have several (the
+                            attribute `code`, 0 there, has it elsewhere), and how far behind a branch its child for no
+                            is, which the child for yes follows; 0 in leaves, whose splits are NaNs
+    x3 roots                of trees: the node, and in how many steps a leaf is reached at least and at most
+    x4 spans                node k has the weights from spans[k] on and before spans[k + 1]
+    x5 targets, x6 weights  weight k goes to targets[k % len(targets)]; with the attribute `dense` a leaf has one weight
+                            for each target, in order
 
-A column is a feature, or the number of features and a feature: then the answer for a NaN is yes. Columns are such only
-where the attribute `filled` is 1, and then a question has the same answer for the infinity that its code is said of.
+A branch of which several are parents is stored once; others have a node there that leads on to it: a branch of code 0.
+
+A column is a feature, or, with the attribute `filled`, the number of features and a feature: then NaNs are answered by
+yes, as the infinity on the side of yes is.
 """
 
 from __future__ import annotations

@@ -14,8 +14,10 @@ from classical_models import VERSIONS, ml, verified
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_models import model_of
+from onnxruntime_session import session_of
 from opaque_functions import run
 
+import modelc
 from modelc.frontend.building.build import OnnxNode
 from modelc.frontend.classical.tree_tables import Forest, laid_out
 from modelc.frontend.classical.trees import read_forest
@@ -103,8 +105,8 @@ def test_tables_are_the_forest(drawn: tuple[Columns, int], dtype: type) -> None:
     node, x = node_of(columns), samples(12, dtype)
     forest = read_forest(node, "target")
     attrs, tables = tabled(forest, node, targets, dtype)
-    (found,) = MEANINGS["trees"](attrs, x, *tables)
-    np.testing.assert_array_equal(found, walked(forest, x, targets))
+    (computed,) = MEANINGS["trees"](attrs, x, *tables)
+    np.testing.assert_array_equal(computed, walked(forest, x, targets))
     stated = stated_forest("TreeEnsembleRegressor", {name: np.array(values) for name, values in columns.items()})
     assert stated is not None
     assert departure(of_tables(attrs, FEATURES, *tables), stated, targets > 1) is None
@@ -133,21 +135,20 @@ def test_another_forest_is_told(drawn: tuple[Columns, int], data: st.DataObject)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@given(drawn=st.lists(ensembles(), min_size=1, max_size=1), rows=st.integers(1, 150))
-@settings(max_examples=4)
+@given(drawn=ensembles(), rows=st.integers(1, 150), aggregate=st.sampled_from(["add", "min", "max"]))
+@settings(max_examples=8)
 def test_functions_are_their_meaning(
-    tmp_path_factory: pytest.TempPathFactory, dtype: type, drawn: list[tuple[Columns, int]], rows: int
+    tmp_path_factory: pytest.TempPathFactory, dtype: type, drawn: tuple[Columns, int], rows: int, aggregate: str
 ) -> None:
     """In blocks that are full and not, cut anywhere; to the bit, for sums are made in one order."""
-    ((columns, targets),) = drawn
+    columns, targets = drawn
     node, x = node_of(columns), samples(rows, dtype)
     attrs, tables = tabled(read_forest(node, "target"), node, targets, dtype)
-    for aggregate in ("add", "min", "max"):
-        folder = tmp_path_factory.mktemp("trees")
-        (expected,) = MEANINGS["trees"]({**attrs, "aggregate": aggregate}, x, *tables)
-        outputs = [np.zeros_like(expected)]
-        (found,) = run(folder, "trees", {**attrs, "aggregate": aggregate}, [x, *tables], outputs, (0, 0.3, 0.31, 1))
-        np.testing.assert_array_equal(found, expected)
+    attrs["aggregate"] = aggregate
+    (expected,) = MEANINGS["trees"](attrs, x, *tables)
+    outputs, folder = [np.zeros_like(expected)], tmp_path_factory.mktemp("trees")
+    (computed,) = run(folder, "trees", attrs, [x, *tables], outputs, (0, 0.3, 0.31, 1))
+    np.testing.assert_array_equal(computed, expected)
 
 
 def test_branches_that_several_lead_to(tmp_path: Path) -> None:
@@ -164,23 +165,45 @@ def test_branches_that_several_lead_to(tmp_path: Path) -> None:
     attrs, tables = tabled(forest, node, 1, np.float32)
     (expected,) = MEANINGS["trees"](attrs, x, *tables)
     np.testing.assert_array_equal(expected, walked(forest, x, 1))
-    (found,) = run(tmp_path, "trees", attrs, [x, *tables], [np.zeros_like(expected)])
-    np.testing.assert_array_equal(found, expected)
+    (computed,) = run(tmp_path, "trees", attrs, [x, *tables], [np.zeros_like(expected)])
+    np.testing.assert_array_equal(computed, expected)
     assert len(tables[0]) < 16
+
+
+def drawn_ensembles(count: int) -> list[tuple[Columns, int]]:
+    draws: list[list[tuple[Columns, int]]] = []
+
+    @given(st.lists(ensembles(ordinary=True), min_size=count, max_size=count))
+    @settings(max_examples=2, database=None)
+    def draw(drawn: list[tuple[Columns, int]]) -> None:
+        draws.append(drawn)
+
+    draw()
+    return draws[-1]
 
 
 def test_packages_are_as_onnxruntime(tmp_path: Path) -> None:
     """Many ensembles in one model, on more samples than go together and on fewer."""
-    nodes: list[onnx.NodeProto] = []
-
-    @given(st.lists(ensembles(ordinary=True), min_size=12, max_size=12))
-    @settings(max_examples=2, database=None)
-    def draws(drawn: list[tuple[Columns, int]]) -> None:
-        nodes[:] = [
-            ml("TreeEnsembleRegressor", "many" if k % 2 else "few", f"y{k}", n_targets=targets, **columns)
-            for k, (columns, targets) in enumerate(drawn)
-        ]
-
-    draws()
+    nodes = [
+        ml("TreeEnsembleRegressor", "many" if k % 2 else "few", f"y{k}", n_targets=targets, **columns)
+        for k, (columns, targets) in enumerate(drawn_ensembles(6))
+    ]
     feeds = {"many": samples(77, np.float32), "few": samples(3, np.float32, 1)}
     verified(model_of(nodes, feeds, VERSIONS), feeds, tmp_path)
+
+
+def test_packages_of_any_size_are_as_onnxruntime(tmp_path: Path) -> None:
+    nodes = [
+        ml("TreeEnsembleRegressor", "x", f"y{k}", n_targets=targets, **columns)
+        for k, (columns, targets) in enumerate(drawn_ensembles(3))
+    ]
+    model = model_of(nodes, {"x": samples(40, np.float32)}, VERSIONS)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+    onnx.save(model, tmp_path / "m.onnx")
+    modelc.compile(tmp_path / "m.onnx", output=tmp_path / "m.modelc", dims={"rows": range(1, 200)}, database=False)
+    session = session_of(model)
+    with modelc.load(tmp_path / "m.modelc") as package:
+        for count in (1, 15, 16, 33, 128, 150):
+            x = samples(count, np.float32, count)
+            for name, y in package.run({"x": x}).items():
+                np.testing.assert_array_equal(y, session.run([name], {"x": x})[0])

@@ -59,7 +59,7 @@ class Forest:
         lead are stored as often."""
         tree: dict[Key, int] = {}
         level: dict[Key, int] = {}
-        parents = Counter(self.roots)
+        parents, roots = Counter(self.roots), set(self.roots)
         for k, root in enumerate(self.roots):
             tree[root], level[root] = k, 0
         for key in order:
@@ -69,30 +69,29 @@ class Forest:
                 level[child] = max(level.get(child, 0), level[key] + 1)
         keys: list[Key] = []
         below: list[int] = []
-        at: dict[Key, int] = {}
-        leading: dict[Key, list[int]] = {}
-        roots = set(self.roots)
+        at: dict[Key, int] = {}  # of roots and branches
+        leading: dict[Key, list[int]] = {}  # nodes that lead on to a branch, which comes behind them
+
+        def store(key: Key) -> int:
+            keys.append(key)
+            below.append(0)
+            return len(keys) - 1
+
         for key in sorted(order, key=lambda key: (tree[key], level[key])):
-            if key not in at:
-                if key in self.leaves and key not in roots:
-                    continue
-                at[key] = len(keys)
-                keys.append(key)
-                below.append(0)
-            for slot in leading.pop(key, ()):
-                below[slot] = at[key] - slot
+            if key not in at and (key in self.branches or key in roots):
+                at[key] = store(key)
+            for node in leading.pop(key, ()):
+                below[node] = at[key] - node
             if key not in self.branches:
                 continue
             below[at[key]] = len(keys) - at[key]
-            for child in self.branches[key][:2:-1]:
-                if child in self.branches and parents[child] > 1:
-                    leading.setdefault(child, []).append(len(keys))
-                    keys.append(None)
+            for child in self.branches[key][:2:-1]:  # no, yes
+                if child not in self.branches:
+                    store(child)
+                elif parents[child] > 1:
+                    leading.setdefault(child, []).append(store(None))
                 else:
-                    if child in self.branches:
-                        at[child] = len(keys)
-                    keys.append(child)
-                below.append(0)
+                    at[child] = store(child)
         return keys, below, at
 
 
@@ -101,15 +100,9 @@ def laid_out(
 ) -> tuple[dict[str, Array], dict[str, int]]:
     """The tables of Trees behind its samples, of dtype `dtype`, and its attributes."""
     keys, below, at = forest.slots(order)
-    nowhere = (0, np.nan, 0)
-    feature, split, code = (
-        np.array(column, kind)
-        for column, kind in zip(
-            zip(*(forest.branches.get(key, nowhere)[:3] for key in keys), strict=True),
-            (np.int64, dtype, np.int64),
-            strict=True,
-        )
-    )
+    asked = [forest.branches.get(key, (0, np.nan, 0)) for key in keys]
+    feature, code = (np.array([branch[k] for branch in asked], np.int64) for k in (0, 2))
+    split: Array = np.array([branch[1] for branch in asked], dtype)
     split, code = only_missing(split, code)
     behind = np.array(below, np.int64)
     common = _common(split, code, behind)
