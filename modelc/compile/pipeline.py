@@ -335,9 +335,10 @@ class Run:
         return slower_in_bytes(original, simplified, self.target, self.config, allowed, on)
 
     def _widened_within(self, constants: int) -> int:
-        """The bytes that parameters may have with weights in float32 that the model gives in bytes, of so many."""
+        """The bytes that parameters may have with weights in float32 that the model gives in bytes, of so many: half of
+        what they may grow by default."""
         limit = self.limits.params_bytes(constants)
-        return int((1 + GROWTH) / 2 * self.file_bytes) if limit is None else limit
+        return constants + int((GROWTH - 1) / 2 * self.file_bytes) if limit is None else limit
 
     @cached_property
     def drafts(self) -> tuple[Prepared, ...]:

@@ -244,7 +244,7 @@ class CompileRequest(Request):
         "opened. Default: as `config` says, which is opened where parameters would be more than 1.2 times the model's "
         "file.",
         kind=("stored", "opened"),
-        yaml="limits",
+        yaml="form",
     )
     max_arena: str = option("", "The most that the arena may take.", "BYTES", yaml="limits")
     max_library: str = option("", "The most that the file with the code may take.", "BYTES", yaml="limits")

@@ -22,7 +22,7 @@ from modelc.ir.block import Block, OpaqueBlock
 from modelc.ir.expr import Load, Var, size
 from modelc.ir.program import is_contraction
 from modelc.partition.attention import fuse_attention
-from modelc.partition.groups import Groups, Work
+from modelc.partition.groups import Groups, Nodes, Work
 from modelc.partition.pieces import Piece, identity, moved, plain_write
 
 # Operations on one element in a Task, at most: of so many, writing what is in between and reading it again would add
@@ -31,10 +31,10 @@ OPERATIONS = 128
 READERS = 256  # of a value that a group has turned away since it last grew: then it is done
 
 
-def fused(work: Work, attention_bytes: int = 0, stored: Collection[str] | None = None) -> list[list[int]]:
+def fused(work: Work, attention_bytes: int = 0, tasks: Collection[Nodes] | None = None) -> list[list[int]]:
     """The Pieces (positions) of every Task, in an order in which the Tasks can run. `attention_bytes` of cache are
-    there for rows of attention scores; 0: no attention in one Task. `stored`: as fuse_attention() takes it."""
-    return Fusion(work).run(attention_bytes, stored)
+    there for rows of attention scores; 0: no attention in one Task. `tasks`: as fuse_attention() takes them."""
+    return Fusion(work).run(attention_bytes, tasks)
 
 
 class Fusion(Groups):
@@ -44,7 +44,7 @@ class Fusion(Groups):
         super().__init__(work)
         self.maps = [_map_shape(p, work.shapes) for p in self.pieces]
 
-    def run(self, attention_bytes: int, stored: Collection[str] | None) -> list[list[int]]:
+    def run(self, attention_bytes: int, tasks: Collection[Nodes] | None) -> list[list[int]]:
         for k in reversed(range(len(self.pieces))):
             if self.pieces[k].reduces and not self.pieces[k].opaque:
                 self.grow(k)
@@ -54,7 +54,7 @@ class Fusion(Groups):
         for g in sorted(self.members, reverse=True):
             self.prologue(g)
         if attention_bytes:
-            fuse_attention(self, attention_bytes, stored)
+            fuse_attention(self, attention_bytes, tasks)
         return self.ordered()
 
     # --- epilogues ------------------------------------------------------------------------------------------------

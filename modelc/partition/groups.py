@@ -14,6 +14,7 @@ from modelc.partition.views import Region
 
 SEARCHED = 4096  # groups between two, at most, that are looked through for a way from one to the other
 
+Nodes = frozenset[str]  # of a Task
 NOTHING: frozenset[int] = frozenset()
 
 

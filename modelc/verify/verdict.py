@@ -54,6 +54,7 @@ from modelc.verify.narrow import narrow_outputs
 from modelc.verify.pieces import Limits, Written
 from modelc.verify.reference import Reference, fixed_inputs
 from modelc.verify.report import NAMED, Report
+from modelc.verify.saturation import saturation
 from modelc.verify.whole import Whole, moved_runs
 from modelc.verify.witness import Witnessed, compare_pieces
 
@@ -153,6 +154,8 @@ def verify_outputs(
                 within.end(made)
             expected = reference.run(fed)
             carried.after(expected)
+            if compared == 1:
+                whole.notes.append(saturation(wanted.signed, fed, read.manifest.variants[number], made, expected))
             reports = whole.compare(made, expected)
             departs = not all(output.passed for output in reports)
             far = whole.far(reports, made, expected, number)
@@ -168,6 +171,7 @@ def verify_outputs(
             whole.collect(reports, number, within.judge if within else None)
         failure = failure or next((why for number, why in declined.items() if number not in ran), None)
         notes = [] if failure else [not_run_note(number, runner.not_run(number), read) for number in variants]
+        notes += [] if failure else [runner.opening_note]
     kernels = tuple(report for watched in inside for report in watched.judge.reports.values())
     if behind:
         notes.append("nothing was compared of runs that find a cache: where a process makes one run, each is the first")
