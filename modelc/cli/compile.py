@@ -41,16 +41,19 @@ def compile_(model: Path, no_bench: bool, verbose: bool, as_json: bool, **option
 
     for name in ("metric", "max_drop") if options["calibrate"] is None else ():
         if options[name] is not None:
-            raise click.UsageError(f"--{name.replace('_', '-')} is for --calibrate DATA.npz, which is not given")
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} judges on samples: give --calibrate DATA.npz too; without samples the "
+                "drop is not measured"
+            )
     values = asked(options, model)
     with bar() as view:
         request = CompileRequest(model, **values, progress=Staged(view).follow)
-        if request.calibrate is None:
+        if not request.quantizes:
             result = compile_request(request)
         else:
-            from modelc.quantize.command import compile_calibrated
+            from modelc.quantize.command import compile_quantized
 
-            result = compile_calibrated(request)
+            result = compile_quantized(request)
         short = None
         if result.path is not None and request.verify and not no_bench:
             from modelc.verify.bench import beside_ort
@@ -155,17 +158,19 @@ def _show_packing(packing: Packing) -> None:
 
 
 def _show_recipe(recipe: Recipe) -> None:
-    """The table of the layers, and the drop."""
+    """The table of the layers; without samples nothing is known of the network's error by each."""
+    measured = any(layer.network for layer in recipe.layers)
     rows = [
         (
             shortened(layer.name, MOST_NAME),
             layer.dtype,
             layer.weights,
             f"{layer.alone:.3%}",
-            f"{layer.network:.3%}",
+            *([f"{layer.network:.3%}"] if measured else []),
             f"{1e6 * layer.saved_seconds:.1f}",
             layer.why,
         )
         for layer in recipe.layers
     ]
-    show(("layer", "dtype", "weights", "error alone", "error in the network", "saved µs, estimated", "why"), rows)
+    network = ["error in the network"] if measured else []
+    show(("layer", "dtype", "weights", "error alone", *network, "saved µs, estimated", "why"), rows)

@@ -100,11 +100,12 @@ class Request:
     )
     precision: str | None = option(
         None,
-        "What contractions multiply; f16: short sums too, where the target computes in float16; int8: with "
-        "--calibrate; auto: bf16 but where f32 is needed, and int8 where --calibrate is given (default: the "
-        "configuration's, f32).",
-        doc="What contractions multiply: f32, bf16, f16, auto (bf16 where it pays and is near enough), or int8, which "
-        "`calibrate` or `choices` decide in detail. Default: as `config` says.",
+        "What contractions multiply; f16: short sums too, where the target computes in float16; int8: by the samples "
+        "of --calibrate, or without any by row; auto: bf16 but where f32 is needed, and int8 where --calibrate is "
+        "given (default: the configuration's, f32).",
+        doc="What contractions multiply: f32, bf16, f16, auto (bf16 where it pays and is near enough), or int8: as "
+        "`calibrate` or `choices` decide in detail, or without them with activations rounded by row in each run. "
+        "Default: as `config` says.",
         kind=("f32", "bf16", "f16", "int8", "auto"),
     )
     database: str | Path | bool = option(
@@ -307,6 +308,12 @@ class CompileRequest(Request):
                 raise ConfigError(f"{name} is {given!r}, which judges a calibration: give calibrate too, its samples")
         if self.max_drop is not None and not 0 <= self.max_drop <= 1:
             raise ConfigError(f"the greatest drop is {self.max_drop}; expected a share from 0 to 1, such as 1% or 0.01")
+
+    @property
+    def quantizes(self) -> bool:
+        """Whether it is to be decided what is in bytes: by samples, or where int8 alone is said without."""
+        said = (self.choices, self.recipe, self.weights)
+        return self.calibrate is not None or (self.precision == "int8" and all(one is None for one in said))
 
     def settings(self, otherwise: Config | None = None) -> Config:
         """The same, with constants as is asked for."""

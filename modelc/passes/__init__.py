@@ -27,6 +27,7 @@ from modelc.passes.fuse_layer_norm import FuseLayerNorm
 from modelc.passes.integer_contractions import IntegerContractions
 from modelc.passes.machine import ANY, Machine
 from modelc.passes.pack_weights import PackWeights
+from modelc.passes.quantize_rows import QuantizeRows
 from modelc.passes.share_heads import ShareHeads
 from modelc.passes.widen_halves import WidenHalves
 
@@ -49,6 +50,7 @@ PASSES: dict[str, type] = {
     "flush_subnormals": FlushSubnormals,
     "byte_moves": ByteMoves,
     "integer_contractions": IntegerContractions,
+    "quantize_rows": QuantizeRows,
     "pack_weights": PackWeights,
 }
 
@@ -74,6 +76,7 @@ SIMPLIFY: tuple[Spec, ...] = (
     "eliminate_dead",
     "byte_moves",
     "integer_contractions",
+    "quantize_rows",
     "pack_weights",
     "eliminate_common_subexpressions",
     {"fold_constants": {"dequantize": 1}},

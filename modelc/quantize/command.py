@@ -16,6 +16,7 @@ from modelc.frontend.load.given import model_file
 from modelc.frontend.quantize.recipe import INT8, Recipe
 from modelc.passes.machine import multiplied
 from modelc.quantize.decide import GIVEN_BACK, STAGE, Deciding
+from modelc.quantize.dynamic import compile_dynamic
 from modelc.quantize.measure import check_metric
 from modelc.quantize.price import limits_of_weights
 from modelc.scratch import TemporaryFolder
@@ -33,6 +34,11 @@ def calibrated(request: CompileRequest) -> Recipe:
         if not any(layer.why.startswith(GIVEN_BACK) for layer in recipes[-1].layers):
             break
     return min(recipes, key=lambda recipe: float(recipe.summary["int8_seconds"]))
+
+
+def compile_quantized(request: CompileRequest) -> CompileResult:
+    """A package of the request's model in bytes, by samples or without. Raises ModelcError."""
+    return compile_dynamic(request) if request.calibrate is None else compile_calibrated(request)
 
 
 def compile_calibrated(request: CompileRequest) -> CompileResult:
@@ -83,4 +89,4 @@ def compile(request: CompileRequest) -> CompileResult:
     """
     with model_file(request.model, request.name) as path:
         given = replace(request, model=path)
-        return compile_request(given) if given.calibrate is None else compile_calibrated(given)
+        return compile_quantized(given) if given.quantizes else compile_request(given)

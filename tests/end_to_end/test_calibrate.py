@@ -300,10 +300,9 @@ def test_a_folder_has_a_file_for_each_sample(folder: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--precision", "int8"], "precision int8 is decided by samples: give --calibrate"),
         (["--emit-onnx", "q.onnx"], "--emit-onnx writes the model that was quantized, and none is"),
         (["--calibrate", "SAMPLES"], "--calibrate is for --precision int8 or auto, and this is f32"),
-        (["--max-drop", "1%"], "--max-drop is for --calibrate"),
+        (["--max-drop", "1%"], "--max-drop judges on samples: give --calibrate DATA.npz too"),
         (
             ["--precision", "int8", "--calibrate", "SAMPLES", "--max-drop", "much"],
             "expected a share, such as 1% or 0.01",
