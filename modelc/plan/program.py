@@ -26,6 +26,7 @@ from modelc.ir.expr import DTYPES
 from modelc.ir.generalise import instance
 from modelc.ir.graph import RANDOM_STATE, room_of, sized
 from modelc.ir.layout import Layout
+from modelc.ir.narrow import narrow_of
 from modelc.ir.nest import Leaf, Nest, Region, walk
 from modelc.ir.program import BoundTask, Placed, Program
 from modelc.ir.sizes import DependsOnSize, Sizes, is_sized, same
@@ -34,11 +35,13 @@ from modelc.package.spec import (
     Argument,
     Extent,
     FreeSize,
-    MadeConstant,
+    Made,
     Plan,
     RangeCheck,
     State,
     Step,
+    SummedConstant,
+    WidenedConstant,
     aligned,
     made_bytes,
 )
@@ -47,7 +50,7 @@ from modelc.partition.precision import rounded_values
 from modelc.plan.memory import Lifetime, plan_memory
 from modelc.plan.structure import Assembly, Structured, structured
 from modelc.space.analysis.work import block_flops, executed_dtype
-from modelc.space.opening import opening_of
+from modelc.space.opening import Widening, opening_of, widening_of
 from modelc.space.rules.derivation import constant_made, rounding_error
 from modelc.space.rules.rule import Sums
 
@@ -64,7 +67,7 @@ class Parameters:
     opened: bool = False
     arrays: list[tuple[int, NDArray[Any]]] = field(default_factory=list)
     end: int = 0
-    made: list[MadeConstant] = field(default_factory=list)
+    made: list[Made] = field(default_factory=list)
     matrices: list[Matrix] = field(default_factory=list)
     _alike: dict[tuple[int, bytes], list[tuple[int, NDArray[Any]]]] = field(default_factory=dict)  # by some bytes
     _by_use: dict[tuple[int, str, str], tuple[int, object]] = field(default_factory=dict)
@@ -79,20 +82,38 @@ class Parameters:
 
     def argument(self, stored: StoredConstant) -> Argument:
         """Where a kernel finds a constant."""
-        opening = opening_of(stored.made, stored.buffer, stored.layout) if self.opened else None
-        if opening is None:
+        anew = self._opened(stored) if self.opened and not stored.offset else None
+        if anew is None:
             return Argument("params", 0, self.place(stored.data, stored.buffer, stored.layout) + stored.offset)
-        source = self.place(opening.sums.parts(), opening.stored, opening.layout)
-        matrix: Matrix = tuple(map(tuple, opening.sums.matrix.tolist()))
-        if matrix not in self.matrices:
-            self.matrices.append(matrix)
-        shape = (opening.outer, opening.rows, opening.columns, opening.inner)
-        anew = MadeConstant(source, made_bytes(self.made), *shape, self.matrices.index(matrix))
         like = (constant for constant in self.made if replace(anew, offset=constant.offset) == constant)
         constant = next(like, anew)
         if constant is anew:
             self.made.append(anew)
         return Argument("made", 0, constant.offset)
+
+    def _opened(self, stored: StoredConstant) -> Made | None:
+        """How opening makes a constant, of what is stored then; None where it is stored as it is read."""
+        opening = opening_of(stored.made, stored.buffer, stored.layout)
+        if opening is not None:
+            parts = StoredConstant(opening.sums.parts(), opening.stored, opening.layout)
+            widened = self._widened(parts)
+            source = self.place(parts.data, parts.buffer, parts.layout) if widened is None else widened.offset
+            self.made += [] if widened is None else [widened]
+            matrix: Matrix = tuple(map(tuple, opening.sums.matrix.tolist()))
+            if matrix not in self.matrices:
+                self.matrices.append(matrix)
+            shape = (opening.outer, opening.rows, opening.columns, opening.inner)
+            end, number = made_bytes(self.made), self.matrices.index(matrix)
+            return SummedConstant(source, end, *shape, number, widened is not None)
+        return self._widened(stored)
+
+    def _widened(self, stored: StoredConstant) -> WidenedConstant | None:
+        """How opening makes a constant of numbers of fewer bits; None where these do not hold it."""
+        widening = stored.widening
+        if widening is None:
+            return None
+        places = self._store(widening.numbers), self._store(widening.factors), made_bytes(self.made)
+        return WidenedConstant(*places, widening.numbers.dtype.name, widening.extents, widening.strides)
 
     def _store(self, array: NDArray[Any]) -> int:
         content = array.reshape(-1).view(np.uint8)
@@ -410,6 +431,12 @@ class StoredConstant:
     @cached_property
     def data(self) -> NDArray[Any]:
         return self.made.whole() if isinstance(self.made, Sums) else self.made
+
+    @property
+    def widening(self) -> Widening | None:
+        """How it is made of numbers of fewer bits; None where these do not hold it."""
+        narrow = narrow_of(self.data.reshape(self.buffer.shape))
+        return None if narrow is None else widening_of(narrow, self.buffer, self.layout)
 
 
 def stored_constant(

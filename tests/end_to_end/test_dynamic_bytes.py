@@ -203,14 +203,14 @@ def test_a_layer_of_rows_with_outliers_stays_float32(tmp_path: Path) -> None:
 def test_a_table_that_others_read_in_float32_stays_so(tmp_path: Path) -> None:
     skip_without_tools(load_target(target()).triple)
     rng = np.random.default_rng(0)
-    weights = {"t": rng.standard_normal((200, 128)).astype(F), "w": rng.standard_normal((128, 128)).astype(F)}
+    weights = {"t": rng.standard_normal((200, 512)).astype(F), "w": rng.standard_normal((512, 512)).astype(F)}
     nodes = [
         helper.make_node("ReduceMean", ["t"], ["mean"], "mean", keepdims=0),
         helper.make_node("Gather", ["t", "ids"], ["looked up"], "lookup"),
         helper.make_node("MatMul", ["looked up", "w"], ["product"], "product"),
         helper.make_node("Add", ["product", "mean"], ["y"], "sum"),
     ]
-    model = _saved(tmp_path / "m.onnx", nodes, weights, {"ids": (TensorProto.INT64, (64,))}, (64, 128))
+    model = _saved(tmp_path / "m.onnx", nodes, weights, {"ids": (TensorProto.INT64, (64,))}, (64, 512))
     result = modelc.compile(
         model, output=tmp_path / "p.modelc", target=target(), precision="int8", database=False, verify=False
     )
