@@ -14,7 +14,7 @@ from modelc.cli.progress_bar import Staged, bar
 from modelc.compile.request import CompileRequest
 
 if TYPE_CHECKING:
-    from modelc.frontend.quantize.packing import Packing
+    from modelc.frontend.quantize.packing import PackedLayer, Packing
     from modelc.frontend.quantize.recipe import Recipe
     from modelc.space.constants import Within
     from modelc.space.shared_packing import SharedPacking
@@ -143,18 +143,32 @@ def _sharing(packing: SharedPacking) -> str:
 
 
 def _show_packing(packing: Packing) -> None:
-    """The table of the products, and what their weights are off by."""
+    """The table of the products and tables, what their weights are off by, and with samples what they write."""
+    sampled = any(layer.output is not None for layer in packing.layers)
     rows = [
         (
             shortened(layer.name, MOST_NAME),
-            f"{layer.bits} bits by {layer.block}" if layer.bits else "as they were",
+            _bits(layer),
             "by block" if layer.zeros else "",
             f"{layer.error:.2%}" if layer.bits else "",
+            *((_share(layer.output), _share(layer.nearest)) if sampled else ()),
             layer.why,
         )
         for layer in packing.layers
     ]
-    show(("layer", "weights", "zero points", "error of weights", "why"), rows)
+    outputs = ("error of outputs", "if nearest") if sampled else ()
+    show(("layer", "weights", "zero points", "error of weights", *outputs, "why"), rows)
+
+
+def _bits(layer: PackedLayer) -> str:
+    if not layer.bits:
+        return "as they were"
+    by = f"{layer.block}" if layer.block else "row" if layer.table else "column"
+    return f"{layer.bits} bits by {by}"
+
+
+def _share(error: float | None) -> str:
+    return "" if error is None else f"{error:.2%}"
 
 
 def _show_recipe(recipe: Recipe) -> None:

@@ -22,7 +22,7 @@ from modelc.compile.stages import STAGES, Stages
 from modelc.database import database_for
 from modelc.database.recorded import Recorded
 from modelc.errors import ConfigError, blaming
-from modelc.frontend.quantize.packing import BLOCK, Packing, packing_of
+from modelc.frontend.quantize.packing import Packing
 from modelc.frontend.quantize.recipe import INT8, Recipe
 from modelc.frontend.quantize.write import emit_quantized, write_quantized
 from modelc.ir.candidate import Candidate
@@ -117,16 +117,6 @@ def _recipe(request: CompileRequest, locked: Choices | None) -> Recipe | Packing
     to be said, and is not."""
     if request.block is not None and request.weights is None:
         raise ConfigError("--block says how many weights have one scale: give --weights int4 too")
-    if request.weights is not None:
-        if request.recipe is not None or request.precision == INT8:
-            raise ConfigError(
-                "weights of 4 bits and layers in int8 were asked for: give one of --weights and --precision"
-            )
-        if request.choices is not None:
-            raise ConfigError("--choices says what weights are stored as: give either --weights or --choices")
-        request.say("quantize", f"weights {request.weights}")
-        with blaming(f"model {request.path}"):
-            return packing_of(request.path, request.weights, request.block or BLOCK)
     recipe = request.recipe if request.recipe is not None else locked.recipe if locked is not None else None
     if recipe is not None:
         return recipe

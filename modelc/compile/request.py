@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # the command line reads this table before anything is to be 
     from numpy.typing import NDArray
 
     from modelc.compile.config import Config
+    from modelc.frontend.quantize.packing import Packing
     from modelc.frontend.quantize.recipe import Recipe
     from modelc.frontend.steering.flags import Given, Shapes
     from modelc.package.form import Form
@@ -249,17 +250,17 @@ class CompileRequest(Request):
     )
     max_arena: str = option("", "The most that the arena may take.", "BYTES", yaml="limits")
     max_library: str = option("", "The most that the file with the code may take.", "BYTES", yaml="limits")
-    recipe: Recipe | None = option(None, doc="How a model is quantized, as an earlier calibration found.")
+    recipe: Recipe | Packing | None = option(None, doc="How a model is quantized, as an earlier calibration found.")
     emit_onnx: str | Path | None = option(
         None, "Also write the quantized model, for other engines: layers in float16 are float32 in it.", "Q.onnx", Path
     )
     weights: str | None = option(
         None,
-        "Store the weights of MatMul and Gemm in 4 bits by block, and multiply them by activations in int8 by block "
-        "(int4), or in float32 (int4-float).",
-        doc="int4 or int4-float: the weights of matrix products have 4 bits, and are multiplied by activations in "
-        "int8 by block, or in float32.",
-        kind=("int4", "int4-float"),
+        "Store the weights of MatMul and Gemm, and tables that Gather reads, in 8 bits by column and row (int8), or in "
+        "4 by block, and multiply them by activations in int8 by block (int4), or in float32 (int4-float).",
+        doc="int8, int4 or int4-float: the weights of matrix products, and the tables of lookups, have 8 or 4 bits; "
+        "with int4 weights are multiplied by activations in int8 by block, else in float32.",
+        kind=("int8", "int4", "int4-float"),
         yaml="model",
     )
     block: int | None = option(
@@ -274,7 +275,7 @@ class CompileRequest(Request):
     calibrate: str | Path | None = option(
         None,
         "Samples by which the model is quantized: arrays with a leading axis of samples, or a file for each. For "
-        "--precision int8 or auto.",
+        "--precision int8 or auto, and --weights.",
         "DATA.npz|FOLDER",
         Path,
         yaml="model",
@@ -311,9 +312,10 @@ class CompileRequest(Request):
 
     @property
     def quantizes(self) -> bool:
-        """Whether it is to be decided what is in bytes: by samples, or where int8 alone is said without."""
-        said = (self.choices, self.recipe, self.weights)
-        return self.calibrate is not None or (self.precision == "int8" and all(one is None for one in said))
+        """Whether it is to be decided what is in few bits: by samples, or where int8 or weights are said without."""
+        if self.calibrate is not None or self.weights is not None:
+            return True
+        return self.precision == "int8" and self.choices is None and self.recipe is None
 
     def settings(self, otherwise: Config | None = None) -> Config:
         """The same, with constants as is asked for."""

@@ -18,6 +18,7 @@ from modelc.passes.machine import multiplied
 from modelc.quantize.decide import GIVEN_BACK, STAGE, Deciding
 from modelc.quantize.dynamic import compile_dynamic
 from modelc.quantize.measure import check_metric
+from modelc.quantize.packed import compile_packed
 from modelc.quantize.price import limits_of_weights
 from modelc.scratch import TemporaryFolder
 from modelc.target import load_target
@@ -37,15 +38,15 @@ def calibrated(request: CompileRequest) -> Recipe:
 
 
 def compile_quantized(request: CompileRequest) -> CompileResult:
-    """A package of the request's model in bytes, by samples or without. Raises ModelcError."""
+    """A package of the request's model in few bits, by samples or without. Raises ModelcError."""
+    if request.weights is not None:
+        return compile_packed(request)
     return compile_dynamic(request) if request.calibrate is None else compile_calibrated(request)
 
 
 def compile_calibrated(request: CompileRequest) -> CompileResult:
     """A package of the request's model as `calibrated` says. Raises ModelcError."""
     check_metric(request.metric)
-    if request.weights is not None:
-        raise ConfigError("--weights says what weights are stored as: give either --weights or --calibrate")
     if request.choices is not None:
         raise ConfigError("--choices says what multiplies bytes: give either choices or --calibrate")
     if request.precision not in (INT8, "auto"):

@@ -27,7 +27,7 @@ from modelc.frontend.quantize.dynamic import (
     tables_of,
 )
 from modelc.frontend.quantize.floats import FloatModel, float_model
-from modelc.frontend.quantize.packing import LEAST
+from modelc.frontend.quantize.products import LEAST
 from modelc.frontend.quantize.recipe import DYNAMIC, FLOAT32, SYMMETRIC, TABLE, LayerChoice, Recipe
 from modelc.frontend.quantize.weights import as_bytes
 from modelc.frontend.quantize.write import write_quantized

@@ -25,7 +25,7 @@ from onnx import NodeProto, TensorProto, helper
 from modelc.errors import ConfigError
 from modelc.frontend.quantize.floats import STANDARD, FloatModel, drop_unread, drop_unread_nodes, operator_set
 from modelc.frontend.quantize.layers import attribute
-from modelc.frontend.quantize.packing import Product, product_of, with_bias
+from modelc.frontend.quantize.products import Product, product_of, with_bias
 from modelc.frontend.quantize.recipe import Recipe
 from modelc.frontend.quantize.weights import LARGEST, FourBits, as_bytes
 

@@ -1,10 +1,12 @@
-"""Which weights of a model are stored in four bits: those of products with a constant matrix, in float32 or dequantized
-by block. With the model that makes one whose products are MatMulNBits."""
+"""Which weights of a model are stored in few bits: those of products with a constant matrix, in float32 or dequantized
+by block, and tables whose rows are looked up. With the model that makes one whose products are MatMulNBits (4 bits) or
+of what is dequantized by column (8), and whose tables are GatherBlockQuantized (4) or rows of bytes with a scale for
+each (8)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +16,27 @@ from numpy.typing import NDArray
 from onnx import NodeProto, helper
 
 from modelc.errors import ConfigError
-from modelc.frontend.load.read import tensor_array
-from modelc.frontend.quantize.floats import STANDARD, FloatModel, drop_unread, drop_unread_nodes, float_model
-from modelc.frontend.quantize.layers import attribute, factor
-from modelc.frontend.quantize.weights import BITS, MIDDLE, Floats, FourBits, in_four_bits, zeros_pay
+from modelc.frontend.quantize.dynamic import Table, rows_of_bytes, tables_of
+from modelc.frontend.quantize.floats import FloatModel, drop_unread, drop_unread_nodes, float_model
+from modelc.frontend.quantize.gptq import moved
+from modelc.frontend.quantize.products import BLOCKS, LEAST, Product, product_of, with_bias
+from modelc.frontend.quantize.recipe import INT8, NAMED
+from modelc.frontend.quantize.weights import BITS, Floats, FourBits, as_bytes, in_four_bits, zeros_pay
 
 INT4, INT4_FLOAT = "int4", "int4-float"
-WEIGHTS = (INT4, INT4_FLOAT)
-BLOCKS = (16, 32, 64, 128, 256)  # that MatMulNBits may have
+WEIGHTS = {INT8: 8, INT4: BITS, INT4_FLOAT: BITS}  # what may be asked for, and its bits
 BLOCK = 32
-LEAST = 4096  # numbers of a matrix that is worth it
 SAMPLED = 1 << 18  # numbers of a matrix that this is asked of
-LEVELS = {INT4: 4, INT4_FLOAT: 1}  # accuracy_level: activations in int8 by block, or in float32
+LEVELS = {INT8: 1, INT4: 4, INT4_FLOAT: 1}  # accuracy_level: activations in int8 by block, or in float32
 MS = "com.microsoft"
-NAMED = 3  # layers that a note names
 
 
 @dataclass(frozen=True)
 class PackedLayer:
-    """What the weights of one product are stored as: of 4 bits in blocks of `block`, or (0) as they were, which `why`
-    explains. `error`: of the weights, relative."""
+    """What the weights of one product, or the rows of a `table`, are stored as: of 4 bits in blocks of `block`, of 8 by
+    column or row, or (0) as they were, which `why` explains. `error`: of the weights, relative. With samples, `output`
+    is the relative error of what the product writes there, its inputs those of the float model; `nearest` what it is
+    where each weight is rounded to the nearest number, and `moves` how others were chosen (gptq.py)."""
 
     name: str
     bits: int
@@ -41,97 +44,189 @@ class PackedLayer:
     zeros: bool = False
     error: float = 0.0
     why: str = ""
+    table: bool = False
+    output: float | None = None
+    nearest: float | None = None
+    moves: str = ""
+
+    def report(self) -> dict[str, Any]:
+        """All but the numbers."""
+        return {name: value for name, value in vars(self).items() if name != "moves"}
 
 
 @dataclass(frozen=True)
 class Packing:
-    """`weights`: int4, whose activations are bytes by block, or int4-float, whose are float32. Weights in float32 get
-    blocks of `block` numbers along the depth, or of fewer where it is no multiple of that; those that are of four bits
-    already keep theirs."""
+    """`weights`: int8, int4, whose activations are bytes by block, or int4-float; of the others activations are
+    float32. Weights of 4 bits in float32 get blocks of `block` numbers along the depth, or of fewer where it is no
+    multiple of that; those that are of four bits already keep theirs. `summary` says of the whole what was
+    measured."""
 
     layers: tuple[PackedLayer, ...]
     weights: str = INT4
     block: int = BLOCK
+    summary: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def narrow(self) -> frozenset[str]:
-        """The layers whose weights have four bits."""
-        return frozenset(layer.name for layer in self.layers if layer.bits == BITS)
+        """The layers and tables of few bits."""
+        return frozenset(layer.name for layer in self.layers if layer.bits)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What it comes to, for the manifest of a package."""
-        activations = "int8 by block" if self.weights == INT4 else "float32"
-        said = f"weights {self.weights}: {len(self.narrow)} of {len(self.layers)} layers have weights of 4 bits in "
-        said += f"blocks of {self.block}, and multiply them by activations in {activations}"
+        said = [self._of_products([layer for layer in self.layers if not layer.table])]
         rounded = [layer for layer in self.layers if layer.error]
         if rounded:
             mean = sum(layer.error for layer in rounded) / len(rounded)
             worst = max(rounded, key=lambda layer: layer.error)
-            said += f"; these are off by {mean:.2%} on average, at most {worst.error:.2%} ({worst.name})"
-        kept = [layer.name for layer in self.layers if layer.name not in self.narrow]
-        return (said + (f"; as they were: {', '.join(kept[:NAMED])}{', ...' * (len(kept) > NAMED)}" if kept else ""),)
+            said.append(f"these are off by {mean:.2%} on average, at most {worst.error:.2%} ({worst.name})")
+        tables = [layer for layer in self.layers if layer.table]
+        for bits in sorted({layer.bits for layer in tables} - {0}):
+            count = sum(layer.bits == bits for layer in tables)
+            said.append(f"{count} of {len(tables)} table{'s' * (len(tables) > 1)} in {bits} bits")
+        solved = [layer for layer in self.layers if layer.moves and layer.output is not None and layer.nearest]
+        if solved:
+            before, after = (sum(getattr(x, of) for x in solved) / len(solved) for of in ("nearest", "output"))
+            said.append(
+                f"{len(solved)} rounded by samples, their outputs off by {after:.2%} on average instead of {before:.2%}"
+            )
+        kept = [layer.name for layer in self.layers if not layer.bits]
+        said += [f"as they were: {', '.join(kept[:NAMED])}{', ...' * (len(kept) > NAMED)}"] if kept else []
+        drop = [f"drop by rounding weights: {self.summary['said']}"] if self.summary else []
+        return ("; ".join(said), *drop, *self.summary.get("unseen", ()))
+
+    def _of_products(self, products: Sequence[PackedLayer]) -> str:
+        counts = {bits: sum(layer.bits == bits for layer in products) for bits in (BITS, 8)}
+        bits = WEIGHTS[self.weights]
+        said = f"weights {self.weights}: {counts[bits]} of {len(products)} layers have weights of {bits} bits"
+        said += f" in blocks of {self.block}" if bits == BITS else " by column"
+        said += f", and multiply them by activations in {'int8 by block' if self.weights == INT4 else 'float32'}"
+        return said + (f", {counts[8]} of 8 bits by column" if bits == BITS and counts[8] else "")
 
     def to_json(self) -> dict[str, Any]:
-        return {"weights": self.weights, "block": self.block, "layers": [vars(layer) for layer in self.layers]}
+        layers = [{k: v for k, v in vars(layer).items() if v is not None} for layer in self.layers]
+        return {"weights": self.weights, "block": self.block, "layers": layers, "summary": dict(self.summary)}
 
-    report = to_json
+    def report(self) -> dict[str, Any]:
+        """What was decided and measured."""
+        return {**self.to_json(), "layers": [layer.report() for layer in self.layers]}
 
     @staticmethod
     def from_json(tree: Mapping[str, Any]) -> Packing:
         """What to_json() wrote, which the schema has checked."""
-        return Packing(tuple(PackedLayer(**entry) for entry in tree["layers"]), tree["weights"], int(tree["block"]))
+        layers = tuple(PackedLayer(**entry) for entry in tree["layers"])
+        return Packing(layers, tree["weights"], int(tree["block"]), tree["summary"])
 
 
 def packing_of(model: str | Path, weights: str, block: int) -> Packing:
-    """What of a model is stored in four bits, and what that does to the numbers. Raises ModelcError."""
+    """What of a model is stored in few bits, and what that does to the numbers. Raises ModelcError."""
     if weights not in WEIGHTS or block not in BLOCKS:
         raise ConfigError(
-            f"weights {weights!r} in blocks of {block}; expected {' or '.join(WEIGHTS)} in blocks of "
+            f"weights {weights!r} in blocks of {block}; expected {', '.join(WEIGHTS)} in blocks of "
             f"{', '.join(map(str, BLOCKS))}"
         )
-    floats = float_model(model)
-    products = (product_of(floats, node) for node in floats.model.graph.node)
-    packing = Packing(tuple(_layer(p, block) for p in products if p is not None), weights, block)
+    floats, bits = float_model(model), WEIGHTS[weights]
+    products, tables = packable(floats)
+    layers = [layer_of(product, bits, block) for product in products]
+    layers += [table_of(floats, table, bits, block, {product.name for product in products}) for table in tables]
+    places = {node.name: k for k, node in enumerate(floats.model.graph.node)}
+    packing = Packing(tuple(sorted(layers, key=lambda layer: places[layer.name])), weights, block)
     if not packing.narrow:
         why = sorted({layer.why for layer in packing.layers})
         raise ConfigError(
-            f"the model {model} has no MatMul or Gemm whose weights can have 4 bits"
+            f"the model {model} has no MatMul or Gemm whose weights, and no Gather whose rows, can have {bits} bits"
             + (f" ({'; '.join(why)})" if why else ": none multiplies a constant matrix in float32")
         )
     return packing
 
 
-def _layer(product: Product, block: int) -> PackedLayer:
+def packable(floats: FloatModel) -> tuple[list[Product], list[Table]]:
+    """The products with constant matrices of a model's own graph, and the lookups of rows of such."""
+    products = [product for node in floats.model.graph.node if (product := product_of(floats, node)) is not None]
+    return products, list(tables_of(floats))
+
+
+def layer_of(product: Product, bits: int, block: int) -> PackedLayer:
+    """What the weights of a product are stored as, if they are to have so many bits."""
     w, (depth, columns) = product.weights, product.shape
     if isinstance(w, FourBits):
         return PackedLayer(product.name, BITS, w.block, w.zeros is not None)
     if depth * columns < LEAST:
         return PackedLayer(product.name, 0, why=f"fewer than {LEAST} weights")
-    block = next((b for b in reversed(BLOCKS) if b <= block and depth % b == 0), 0)
-    if not block:
+    if bits == 8:
+        return PackedLayer(product.name, 8, error=_error(w, as_bytes(w, 1).real()))
+    if not (block := _block(depth, block)):
         return PackedLayer(product.name, 0, why=f"a depth of {depth}, which is no multiple of {BLOCKS[0]}")
+    return _by_block(PackedLayer(product.name, BITS, block), w)
+
+
+def table_of(floats: FloatModel, table: Table, bits: int, block: int, products: Collection[str]) -> PackedLayer:
+    """The same of the rows of a table; as they were where something else than `products` and lookups reads them."""
+    layer = PackedLayer(table.name, 8, table=True)
+    if table.numbers.size < LEAST:
+        return replace(layer, bits=0, why=f"fewer than {LEAST} numbers")
+    if others := readers_of(floats, table, products):
+        return replace(layer, bits=0, why=f"{others[0]!r} reads it in float32")
+    if bits == 8:
+        return replace(layer, error=_error(table.numbers, as_bytes(table.numbers, 0).real()))
+    if not (block := _block(table.numbers.shape[1], block)):
+        why = f"rows of {table.numbers.shape[1]}, which is no multiple of {BLOCKS[0]}"
+        return replace(layer, bits=0, why=why)
+    return _by_block(replace(layer, bits=BITS, block=block), np.ascontiguousarray(table.numbers.T))
+
+
+def readers_of(floats: FloatModel, table: Table, products: Collection[str]) -> list[str]:
+    """The nodes that read a table in float32, beside `products` and lookups."""
+    lookups = {other.name for other in tables_of(floats)}
+    readers, reading = list[str](), [table.constant]
+    while reading:
+        for node in floats.readers.get(reading.pop(), ()):
+            if node.op_type == "Transpose":
+                reading += node.output
+            elif node.name not in products and node.name not in lookups:
+                readers.append(node.name)
+    return readers
+
+
+def _block(depth: int, block: int) -> int:
+    """The largest block of a depth, up to `block`; 0: none."""
+    return next((b for b in reversed(BLOCKS) if b <= block and depth % b == 0), 0)
+
+
+def _by_block(layer: PackedLayer, w: Floats) -> PackedLayer:
+    """A layer of 4 bits with its zero points and its error."""
     some = np.ascontiguousarray(w[:, :: max(1, w.size // SAMPLED)])
-    zeros = zeros_pay(some, lambda zeros: in_four_bits(some, block, zeros).real())
-    error = float(np.linalg.norm(in_four_bits(w, block, zeros).real() - w) / max(float(np.linalg.norm(w)), 1e-30))
-    return PackedLayer(product.name, BITS, block, zeros, float(f"{error:.6g}"))
+    zeros = zeros_pay(some, lambda zeros: in_four_bits(some, layer.block, zeros).real())
+    return replace(layer, zeros=zeros, error=_error(w, in_four_bits(w, layer.block, zeros).real()))
+
+
+def _error(w: Floats, rounded: Floats) -> float:
+    return float(f"{np.linalg.norm(rounded - w) / max(float(np.linalg.norm(w)), 1e-30):.6g}")
+
+
+def stored_of(product: Product, layer: PackedLayer) -> FourBits:
+    """The numbers of a product of 4 bits. Raises ConfigError."""
+    if isinstance(product.weights, FourBits):
+        return product.weights
+    nearest = in_four_bits(product.weights, layer.block, layer.zeros)
+    return moved(nearest, layer.moves) if layer.moves else nearest
 
 
 def packed_model(model: str | Path, packing: Packing) -> onnx.ModelProto:
     """The model of a Packing. Raises ConfigError where the Packing is of another one."""
     floats = float_model(model)
-    chosen, nodes = {layer.name: layer for layer in packing.layers if layer.bits == BITS}, list[NodeProto]()
+    chosen, nodes = {layer.name: layer for layer in packing.layers if layer.bits}, list[NodeProto]()
+    tables = {table.name: table for table in tables_of(floats)}
     for node in floats.model.graph.node:
         layer = chosen.pop(node.name, None)
-        product = None if layer is None or layer.block not in BLOCKS else product_of(floats, node)
         if layer is None:
             nodes.append(node)
-            continue
-        if product is None or (not isinstance(product.weights, FourBits) and product.shape[0] % layer.block):
-            raise ConfigError(f"the choices give {layer.name!r} weights of 4 bits, which it cannot have in this model")
-        nodes += _multiplied(floats, node, product, layer, packing)
+        elif layer.table:
+            nodes += _looked_up(floats, tables.get(node.name), layer)
+        else:
+            nodes += _multiplied(floats, node, layer, packing)
     if chosen:
-        raise ConfigError(f"the choices give {min(chosen)!r} weights of 4 bits, which is no layer of this model")
+        raise ConfigError(f"the choices give {min(chosen)!r} weights of few bits, which is no layer of this model")
     floats.put(nodes)
     drop_unread_nodes(floats)
     drop_unread(floats)
@@ -141,127 +236,56 @@ def packed_model(model: str | Path, packing: Packing) -> onnx.ModelProto:
     return floats.model
 
 
-def _multiplied(
-    floats: FloatModel, node: NodeProto, product: Product, layer: PackedLayer, packing: Packing
-) -> list[NodeProto]:
-    """MatMulNBits in the place of a node, and the sum with its bias."""
-    w, (depth, columns) = product.weights, product.shape
-    w = w if isinstance(w, FourBits) else in_four_bits(w, layer.block, layer.zeros)
-    blocks = depth // w.block
-    by_column = np.ascontiguousarray(w.numbers.T).reshape(columns, blocks, w.block)
-    constants = {"bits": _two_a_byte(by_column), "scales": np.ascontiguousarray(w.scales.T).reshape(columns, blocks)}
-    if w.zeros is not None:
-        constants["zeros"] = _two_a_byte(np.ascontiguousarray(w.zeros.T).reshape(columns, blocks))
-    names = [floats.set(f"{layer.name}/weights/{part}", numbers) for part, numbers in constants.items()]
-    attrs: dict[str, Any] = {
-        "K": depth,
-        "N": columns,
-        "bits": BITS,
-        "block_size": w.block,
-        "accuracy_level": LEVELS[packing.weights],
-    }
-    y = node.output[0]
-    made = f"{layer.name}/product" if product.bias else y
-    nodes = [helper.make_node("MatMulNBits", [product.x, *names], [made], node.name, domain=MS, **attrs)]
-    return [*nodes, *with_bias(floats, product, made, y)]
+def _multiplied(floats: FloatModel, node: NodeProto, layer: PackedLayer, packing: Packing) -> list[NodeProto]:
+    """MatMulNBits, or a product with what is dequantized, in the place of a node, and the sum with its bias."""
+    product, y = product_of(floats, node), node.output[0]
+    real = product is not None and not isinstance(product.weights, FourBits)
+    fits = layer.block in BLOCKS and product is not None and not (real and product.shape[0] % layer.block)
+    if product is None or not (real if layer.bits == 8 else fits):
+        raise ConfigError(
+            f"the choices give {layer.name!r} weights of {layer.bits} bits, which it cannot have in this model"
+        )
+    result = f"{layer.name}/product" if product.bias else y
+    if layer.bits == 8:
+        assert not isinstance(product.weights, FourBits)
+        stored, real_weights = as_bytes(product.weights, 1), f"{layer.name}/weights/real"
+        parts = {"bytes": stored.whole, "scale": stored.scale}
+        names = [floats.set(f"{layer.name}/weights/{part}", numbers) for part, numbers in parts.items()]
+        nodes = [helper.make_node("DequantizeLinear", names, [real_weights], real_weights, axis=1)]
+        nodes.append(helper.make_node("MatMul", [product.x, real_weights], [result], node.name))
+        return [*nodes, *with_bias(floats, product, result, y)]
+    depth, columns = product.shape
+    w = stored_of(product, layer)
+    attrs: dict[str, Any] = {"K": depth, "N": columns, "bits": BITS, "block_size": w.block}
+    attrs["accuracy_level"] = LEVELS[packing.weights]
+    rows = _by_row(w)
+    rows["bits"] = rows["bits"].reshape(columns, depth // w.block, -1)
+    names = [floats.set(f"{layer.name}/weights/{part}", numbers) for part, numbers in rows.items()]
+    nodes = [helper.make_node("MatMulNBits", [product.x, *names], [result], node.name, domain=MS, **attrs)]
+    return [*nodes, *with_bias(floats, product, result, y)]
 
 
-def with_bias(floats: FloatModel, product: Product, made: str, y: str) -> Iterator[NodeProto]:
-    """The nodes that write `y`, the value `made` and the product's bias; none without one."""
-    bias = product.bias
-    if bias and product.beta != 1.0:
-        beta, bias = floats.set(f"{product.name}/beta", np.float32(product.beta)), f"{product.name}/bias"
-        yield helper.make_node("Mul", [product.bias, beta], [bias], f"{product.name}/scaled bias")
-    if bias:
-        yield helper.make_node("Add", [made, bias], [y], f"{product.name}/added")
+def _looked_up(floats: FloatModel, table: Table | None, layer: PackedLayer) -> list[NodeProto]:
+    """GatherBlockQuantized, or rows of bytes, in the place of a lookup."""
+    fits = layer.bits == 8 or (layer.block in BLOCKS and table is not None and not table.numbers.shape[1] % layer.block)
+    if table is None or not fits:
+        raise ConfigError(f"the choices give {layer.name!r} rows of {layer.bits} bits, which it cannot have here")
+    if layer.bits == 8:
+        return [*rows_of_bytes(floats, table)]
+    w = in_four_bits(np.ascontiguousarray(table.numbers.T), layer.block, layer.zeros)
+    bits, scales, *zeros = (floats.set(f"{table.constant}/{part}", numbers) for part, numbers in _by_row(w).items())
+    attrs: dict[str, Any] = {"bits": BITS, "block_size": w.block, "gather_axis": 0, "quantize_axis": 1}
+    inputs = [bits, table.indices, scales, *zeros]
+    return [helper.make_node("GatherBlockQuantized", inputs, [table.y], layer.name, domain=MS, **attrs)]
+
+
+def _by_row(w: FourBits) -> dict[str, NDArray[Any]]:
+    """Four bits [K, N] as operators have them, a row for each of N: two of K in a byte, scales, perhaps zero points."""
+    rows: dict[str, NDArray[Any]] = {"bits": _two_a_byte(w.numbers.T), "scales": np.ascontiguousarray(w.scales.T)}
+    return rows if w.zeros is None else {**rows, "zeros": _two_a_byte(w.zeros.T)}
 
 
 def _two_a_byte(numbers: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Numbers of four bits along the last dimension, the first of two in the lower half of a byte."""
     even = numbers if numbers.shape[-1] % 2 == 0 else np.pad(numbers, [(0, 0)] * (numbers.ndim - 1) + [(0, 1)])
     return np.ascontiguousarray(even[..., ::2] | even[..., 1::2] << BITS)
-
-
-# --- products -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Product:
-    """The node `name` multiplies the value `x` with `weights` [K, N], which are real numbers, or of four bits already,
-    and adds the value `bias`, if there is one, `beta` times."""
-
-    name: str
-    x: str
-    weights: Floats | FourBits
-    bias: str = ""
-    beta: float = 1.0
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        numbers = self.weights.numbers if isinstance(self.weights, FourBits) else self.weights
-        depth, columns = numbers.shape
-        return depth, columns
-
-    @property
-    def size(self) -> int:
-        depth, columns = self.shape
-        return depth * columns
-
-
-def product_of(floats: FloatModel, node: NodeProto) -> Product | None:
-    """What a node of the model's own graph multiplies; None where that is no constant matrix."""
-    if node.op_type not in ("MatMul", "Gemm") or node.domain not in STANDARD or node.input[0] in floats.constants:
-        return None
-    gemm = node.op_type == "Gemm"
-    if gemm and attribute(node, "transA", 0):
-        return None
-    weights = _matrix(floats, node.input[1], gemm and bool(attribute(node, "transB", 0)))
-    alpha, bias = factor(node, "alpha"), node.input[2] if gemm and len(node.input) > 2 else ""
-    if alpha != 1.0 and weights is not None:
-        weights = None if isinstance(weights, FourBits) else weights * np.float32(alpha)
-    return None if weights is None else Product(node.name, node.input[0], weights, bias, factor(node, "beta"))
-
-
-def _matrix(floats: FloatModel, name: str, turned: bool) -> Floats | FourBits | None:
-    """The weights [K, N] called `name`, which are stored the other way round where they are `turned`."""
-    node = floats.producers.get(name)
-    if node is not None and node.op_type == "Transpose" and node.domain in STANDARD:
-        perm = next((tuple(a.ints) for a in node.attribute if a.name == "perm"), (1, 0))
-        return _matrix(floats, node.input[0], not turned) if perm == (1, 0) else None
-    if node is not None:
-        return _dequantized(floats, node, turned)
-    weights = floats.array(name)
-    if weights is None or weights.ndim != 2 or not weights.size or not np.isfinite(weights).all():
-        return None
-    return np.ascontiguousarray(weights.T) if turned else weights
-
-
-def _dequantized(floats: FloatModel, node: NodeProto, turned: bool) -> FourBits | None:
-    """What DequantizeLinear makes of blocks of four bits along the depth."""
-    block = attribute(node, "block_size", 0)
-    if node.op_type != "DequantizeLinear" or node.domain not in STANDARD or block not in BLOCKS:
-        return None
-    whole, scales = _constant(floats, node.input[0]), _constant(floats, node.input[1])
-    zeros = _constant(floats, node.input[2]) if len(node.input) > 2 and node.input[2] else None
-    if whole is None or scales is None or whole.ndim != 2 or scales.dtype != np.float32:
-        return None
-    if whole.dtype.name not in ("int4", "uint4") or (len(node.input) > 2 and node.input[2] and zeros is None):
-        return None
-    depth = 1 if turned else 0
-    if attribute(node, "axis", 1) % 2 != depth or whole.shape[depth] % block:
-        return None
-    shift = MIDDLE if whole.dtype.name == "int4" else 0
-
-    def unsigned(numbers: NDArray[Any]) -> NDArray[np.uint8]:
-        shifted = (numbers.astype(np.int16) + shift).astype(np.uint8)
-        return np.ascontiguousarray(shifted.T if turned else shifted)
-
-    middles = unsigned(np.zeros(scales.shape, np.int8) if zeros is None else zeros)
-    same = bool((middles == MIDDLE).all()) or not middles.size
-    scale = np.ascontiguousarray(scales.T if turned else scales)
-    return FourBits(unsigned(whole), scale, None if same else middles)
-
-
-def _constant(floats: FloatModel, name: str) -> NDArray[Any] | None:
-    tensor = floats.constants.get(name)
-    return None if tensor is None else tensor_array(tensor, Path())

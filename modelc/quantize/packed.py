@@ -1,0 +1,257 @@
+"""Weights and tables of few bits: by samples, which round weights of 4 bits and say what drop is left, or without."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelc.compile.choices import digest_of
+from modelc.compile.command import compile_request
+from modelc.compile.inputs import applied
+from modelc.compile.opening import at_usual_sizes
+from modelc.compile.pipeline import Run, default_threads
+from modelc.compile.request import CompileRequest, named_target
+from modelc.compile.result import CompileResult
+from modelc.errors import ConfigError, blaming
+from modelc.frontend.quantize.floats import FloatModel, float_model
+from modelc.frontend.quantize.gptq import compensated, moves_of, output_error
+from modelc.frontend.quantize.layers import class_scores
+from modelc.frontend.quantize.packing import (
+    BLOCK,
+    PackedLayer,
+    Packing,
+    layer_of,
+    packable,
+    packing_of,
+    stored_of,
+    table_of,
+)
+from modelc.frontend.quantize.products import Product
+from modelc.frontend.quantize.recipe import FLOAT32, INT8
+from modelc.frontend.quantize.weights import BITS, Floats, FourBits, as_bytes
+from modelc.frontend.quantize.write import write_quantized
+from modelc.frontend.witness.surgery import save
+from modelc.quantize.cut import Cut, Way, cut, ordered
+from modelc.quantize.decide import MAX_DROP, judged_for
+from modelc.quantize.dynamic import STAGE, drawn_inputs, rounded
+from modelc.quantize.measure import Drop, check_metric, measure_of, real_outputs, relative_error, unseen
+from modelc.quantize.samples import Arrays, read_samples
+from modelc.quantize.trials import runs, spread
+from modelc.scratch import TemporaryFolder
+from modelc.target import load_target
+
+MOST_SOLVED = 128  # samples by which weights are rounded
+MOST_DEPTH = 8192  # of a matrix that is rounded by samples: X^T X has its square
+WIDER = "wider, for the drop"
+NEAREST = "each weight is the nearest number: "
+TOO_DEEP = f"{NEAREST}samples round matrices of at most {MOST_DEPTH} rows"
+SINGULAR = f"{NEAREST}the products of its inputs on the samples cannot be inverted"
+
+Gram = NDArray[np.float64]
+
+
+class Form(NamedTuple):
+    """A layer as it may be stored: its bytes, and the relative error of what it writes, as far as that is known."""
+
+    layer: PackedLayer
+    bytes: int
+    error: float
+
+
+def compile_packed(request: CompileRequest) -> CompileResult:
+    """A package of the request's model with weights of few bits. Raises ModelcError."""
+    check_metric(request.metric)
+    if request.precision == INT8 or request.recipe is not None:
+        raise ConfigError("weights and layers in int8 were asked for: give one of --weights and --precision")
+    if request.choices is not None:
+        raise ConfigError("--choices says what weights are stored as: give either --weights or --choices")
+    begun = time.perf_counter()
+    packing = packed(request)
+    took = time.perf_counter() - begun
+    result = compile_request(replace(request, recipe=packing))
+    return replace(result, seconds={STAGE: took, **result.seconds})
+
+
+def packed(request: CompileRequest) -> Packing:
+    """What of the request's model is stored in few bits. Raises ModelcError."""
+    assert request.weights is not None
+    request.say(STAGE, f"weights {request.weights}")
+    with blaming(f"model {request.path}"), TemporaryFolder("packed") as folder:
+        packing = packing_of(request.path, request.weights, request.block or BLOCK)
+        packer = Packer(request, packing, Path(folder))
+        return packer.drawn() if request.calibrate is None else packer.calibrated(Path(request.calibrate))
+
+
+@dataclass(frozen=True)
+class Packer:
+    """The float model of a request beside the one that `packing` makes of it. Models are written to `folder`."""
+
+    request: CompileRequest
+    packing: Packing
+    folder: Path
+
+    @property
+    def threads(self) -> int:
+        return self.request.threads or default_threads()
+
+    def say(self, text: str) -> None:
+        self.request.say(STAGE, text)
+
+    @cached_property
+    def floats(self) -> FloatModel:
+        return float_model(self.request.path)
+
+    @cached_property
+    def plain(self) -> Path:
+        """The float model's file."""
+        save(self.floats.model, self.folder / "float.onnx")
+        return self.folder / "float.onnx"
+
+    @cached_property
+    def run(self) -> Run:
+        """The compilation of the float model at the usual sizes of what it leaves open."""
+        request, target = self.request, named_target(self.request.target) or load_target("native")
+        config = request.settings().fixing(request.fixed)
+        given = request.fixed.over(config.inputs)
+        fixed, _ = at_usual_sizes(request.path, given, config, request.inputs, target)
+        steering = applied(fixed, request.path, request.inputs)
+        asked_for = (request.path, digest_of(request.path), target, config, steering.shapes)
+        return Run(*asked_for, self.threads, constants=steering.constants, weighing=False, store=request.store)
+
+    def outputs(self, packing: Packing, samples: list[Arrays]) -> list[Arrays]:
+        """Of the model of a Packing."""
+        path = self.folder / "packed.onnx"
+        write_quantized(self.request.path, packing, path)
+        return list(runs(path, samples, self.threads))
+
+    # --- without samples ------------------------------------------------------------------------------------------
+
+    def drawn(self) -> Packing:
+        """The Packing as it is, with the error of its outputs on inputs that are drawn as verification draws them."""
+        samples = drawn_inputs(self.run)
+        self.say("outputs on drawn inputs")
+        wanted = list(runs(self.plain, samples, self.threads))
+        said, summary = "not measured (there are no samples", dict[str, Any]()
+        if names := real_outputs(wanted):
+            error = rounded(relative_error(self.outputs(self.packing, samples), wanted, names))
+            summary["error_on_drawn"] = error
+            said += f"; on {len(wanted)} inputs drawn at random the relative error of {', '.join(map(repr, names[:2]))}"
+            said += f"{' and others' * (len(names) > 2)} is {error:.2%}"
+        return replace(self.packing, summary={**summary, "said": f"{said})"})
+
+    # --- by samples -----------------------------------------------------------------------------------------------
+
+    def calibrated(self, place: Path) -> Packing:
+        """Weights of 4 bits are rounded by samples; those that cost the most error for their size are wider, of 8 bits
+        or in float32, until the drop on samples that are held back is what is allowed."""
+        max_drop = MAX_DROP if self.request.max_drop is None else self.request.max_drop
+        samples = read_samples(place, self.request.path, self.run.constants)
+        judging = spread(samples.judging, judged_for(max_drop))
+        self.say(f"{len(judging)} samples that are held back, in float32")
+        wanted = list(runs(self.plain, judging, self.threads))
+        measure = measure_of(self.request.metric, wanted, judging, class_scores(self.floats))
+        forms = self.forms(spread(samples.calibrating, MOST_SOLVED))
+        drops = dict[int, Drop]()
+
+        def holds(tried: Cut) -> bool:
+            if tried.taken not in drops:
+                self.say(f"{tried.taken} of {len(tried.order)} steps to wider weights, on {len(judging)} samples")
+                drops[tried.taken] = measure.drop(self.outputs(self.of(forms, tried), judging))
+            return drops[tried.taken].share <= max_drop
+
+        ways = {name: [Way(way, of.bytes, of.error) for way, of in forms[name].items()] for name in forms}
+        chosen = cut(ordered(ways), holds)  # bytes are what is saved, where layers in bytes save seconds
+        holds(chosen)
+        drop = drops[chosen.taken]
+        share = f"{100 * drop.share:.3g} % of the float model's on {len(judging)} samples that were held back"
+        summary = {
+            "drop": rounded(drop.share),
+            "said": f"{share} ({drop.said})",
+            "max_drop": max_drop,
+            "measure": measure.what,
+            "calibrated_on": len(samples.calibrating),
+            "held_back": len(judging),
+            "unseen": list(unseen(measure, max_drop)),
+        }
+        return replace(self.of(forms, chosen), summary=summary)
+
+    def of(self, forms: Mapping[str, Mapping[str, Form]], chosen: Cut) -> Packing:
+        """The Packing of a choice."""
+        layers = {layer.name: layer for layer in self.packing.layers}
+        layers |= {name: forms[name][way].layer for name, way in chosen.ways.items()}
+        layers |= {name: replace(layers[name], why=WIDER) for name in chosen.moved}
+        return replace(self.packing, layers=tuple(layers.values()))
+
+    def forms(self, samples: list[Arrays]) -> dict[str, dict[str, Form]]:
+        """Of each layer that is to have few bits what it can be stored as."""
+        products, tables = packable(self.floats)
+        narrow = [x for x in products if x.name in self.packing.narrow and not isinstance(x.weights, FourBits)]
+        names, grams = {product.name for product in products}, self.grams(narrow, samples)
+        forms = dict[str, dict[str, Form]]()
+        for number, product in enumerate(narrow, 1):
+            self.say(f"weights by samples, {number} of {len(narrow)} layers")
+            layers = {bits: self.product_of_bits(product, bits, grams.get(product.x)) for bits in self.bits}
+            forms[product.name] = {str(bits): _form(product.size, layer) for bits, layer in layers.items()}
+        for table in (table for table in tables if table.name in self.packing.narrow):
+            layers = {bits: table_of(self.floats, table, bits, self.packing.block, names) for bits in self.bits}
+            forms[table.name] = {str(bits): _form(table.numbers.size, layer) for bits, layer in layers.items()}
+        for by_way in forms.values():
+            real = replace(by_way["8"].layer, bits=0)
+            by_way[FLOAT32] = Form(real, 4 * by_way["8"].bytes, 0.0)
+        return forms
+
+    @property
+    def bits(self) -> tuple[int, ...]:
+        """That weights may have, the fewest first."""
+        return (8,) if self.packing.weights == INT8 else (BITS, 8)
+
+    def grams(self, products: Sequence[Product], samples: list[Arrays]) -> dict[str, Gram]:
+        """X^T X of the rows X that products read on samples, by the value's name."""
+        depths = {product.x: product.shape[0] for product in products if product.shape[0] <= MOST_DEPTH}
+        model, path = self.floats.copy(outputs=False), self.folder / "inputs.onnx"
+        for x in depths:
+            model.give(model.add("Identity", [x], f"{x}/seen"))
+        save(model.model, path)
+        grams = {x: np.zeros((depth, depth)) for x, depth in depths.items()}
+        seen = runs(path, samples, self.threads, lambda said: self.say(f"inputs of layers, {said}")) if depths else ()
+        for arrays in seen:
+            for x, gram in grams.items():
+                rows = arrays[f"{x}/seen"].reshape(-1, len(gram))
+                gram += rows.T @ rows
+        return grams
+
+    def product_of_bits(self, product: Product, bits: int, gram: Gram | None) -> PackedLayer:
+        """A product with weights of so many bits, those of 4 rounded by the products of its inputs."""
+        layer, w = layer_of(product, bits, self.packing.block), product.weights
+        assert not isinstance(w, FourBits)
+        if gram is None or not np.isfinite(gram).all():
+            return replace(layer, why=TOO_DEEP if gram is None else SINGULAR) if layer.bits == BITS else layer
+        if layer.bits != BITS:
+            return layer if not layer.bits else replace(layer, output=_off(w, as_bytes(w, 1).real(), gram))
+        nearest = stored_of(product, layer)
+        layer = replace(layer, nearest=_off(w, nearest.real(), gram))
+        try:
+            stored = compensated(w, nearest, gram)
+        except np.linalg.LinAlgError:
+            return replace(layer, output=layer.nearest, why=SINGULAR)
+        off = _off(w, stored.real(), gram)
+        if layer.nearest is not None and off >= layer.nearest:
+            return replace(layer, output=layer.nearest)
+        return replace(layer, output=off, moves=moves_of(nearest, stored))
+
+
+def _form(size: int, layer: PackedLayer) -> Form:
+    """With its bytes, but for those of 8 bits' few scales."""
+    of_scales = (size // layer.block) * (4 + layer.zeros / 2) if layer.block else 0
+    return Form(layer, int(size * layer.bits / 8 + of_scales), layer.error if layer.output is None else layer.output)
+
+
+def _off(w: Floats, stored: Floats, gram: Gram) -> float:
+    return rounded(output_error(w, stored, gram))
