@@ -230,8 +230,7 @@ class Expressions:
         return var, sequence([*loop.statements, *without_access_analysis(made)])
 
     def is_linear(self, access: Load, scope: Scope) -> bool:
-        assert scope.vector is not None
-        return self.form(access, scope) is not None or lane_step(self.flat(access, scope), scope.vector[0]) is not None
+        return self.located(access, scope)[1] is not None
 
     def load(self, access: Load, scope: Scope) -> tuple[Any, int]:
         place = scope.storage[access.buffer]

@@ -110,12 +110,12 @@ def _gather_blocks(b: Builder, n: OnnxNode) -> None:
         points = b.steering(n, 3, "zero_points")
         assert points is not None
         zeros = points.astype(np.int8) + 8 * signed if narrow else unpacked(points, bits, blocks)
-    rows = f("Gather", f.constant(packed_rows(whole, bits), "uint8"), n.inputs[1], axis=0)
+    rows = f("Gather", f.constant(halves(whole) if bits == 4 else whole, "uint8"), n.inputs[1], axis=0)
     lead = f.shape(n.inputs[1])
     if bits == 4:
-        pairs = f.reshaped(rows, *lead, depth // 2, 1)
-        shifted = f("BitShift", pairs, f.constant([0, 4], "uint8"), direction="RIGHT")
-        rows = f("BitwiseAnd", shifted, f.constant(15, "uint8"))
+        first = f("BitwiseAnd", rows, f.constant(15, "uint8"))
+        second = f("BitShift", rows, f.constant(4, "uint8"), direction="RIGHT")
+        rows = f("Concat", first, second, axis=len(lead))
     dtype = f.dtype(scales)
     numbers = f.cast(f.reshaped(rows, *lead, blocks, block), dtype)
     zero = f.constant(zeros.flat[0], dtype)
@@ -126,10 +126,11 @@ def _gather_blocks(b: Builder, n: OnnxNode) -> None:
     f.hand(0, f.reshaped(f("Mul", f("Sub", numbers, zero), scale), *lead, depth))
 
 
-def packed_rows(numbers: NDArray[Any], bits: int) -> NDArray[np.uint8]:
-    """Rows of an even count of numbers of 4 or 8 bits, the first of two in the lower half of a byte."""
-    whole = numbers.astype(np.uint8)
-    return np.ascontiguousarray(whole if bits == 8 else whole[..., ::2] | whole[..., 1::2] << 4)
+def halves(rows: NDArray[Any]) -> NDArray[np.uint8]:
+    """Rows of an even count of numbers of 4 bits: the first half of them in the lower bits of bytes, so that what is
+    taken apart is in order."""
+    first, second = np.split(rows.astype(np.uint8), 2, axis=-1)
+    return first | second << 4
 
 
 BLOCKS = (
