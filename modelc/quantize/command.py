@@ -15,9 +15,10 @@ from modelc.errors import ConfigError, blaming
 from modelc.frontend.load.given import model_file
 from modelc.frontend.quantize.recipe import INT8, Recipe
 from modelc.passes.machine import multiplied
-from modelc.quantize.decide import GIVEN_BACK, STAGE, Deciding
+from modelc.quantize.decide import GIVEN_BACK, Deciding
 from modelc.quantize.measure import check_metric
 from modelc.quantize.price import limits_of_weights
+from modelc.quantize.subject import STAGE, Subject
 from modelc.scratch import TemporaryFolder
 from modelc.target import load_target
 from modelc.verb import asked_by
@@ -27,11 +28,13 @@ def calibrated(request: CompileRequest) -> Recipe:
     """What of the request's model multiplies bytes on its target, and how it is rounded. Raises ModelcError."""
     target = named_target(request.target) or load_target("native")
     recipes = list[Recipe]()
-    for most in limits_of_weights(target):
-        with blaming(f"model {request.path}"), TemporaryFolder("calibrate") as folder, ExitStack() as stack:
-            recipes.append(Deciding(request, target, most, Path(folder), stack).recipe())
-        if not any(layer.why.startswith(GIVEN_BACK) for layer in recipes[-1].layers):
-            break
+    with blaming(f"model {request.path}"), TemporaryFolder("calibrate") as folder:
+        subject = Subject(request, target, Path(folder))
+        for most in limits_of_weights(target):
+            with ExitStack() as stack:
+                recipes.append(Deciding(subject, most, stack).recipe())
+            if not any(layer.why.startswith(GIVEN_BACK) for layer in recipes[-1].layers):
+                break
     return min(recipes, key=lambda recipe: float(recipe.summary["int8_seconds"]))
 
 
