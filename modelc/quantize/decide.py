@@ -15,7 +15,7 @@ from modelc.frontend.quantize.write import correctable, write_quantized, write_r
 from modelc.quantize.cut import Cut, Way, cut, ordered
 from modelc.quantize.measure import Drop, unseen
 from modelc.quantize.network import Network
-from modelc.quantize.price import Priced, priced, priced_more
+from modelc.quantize.price import priced, priced_more
 from modelc.quantize.running import runs
 from modelc.quantize.smoothing import smoothed
 from modelc.quantize.subject import Subject
@@ -44,11 +44,10 @@ class Deciding:
         shorter = [layers[name] for name in subject.faster(half, half.halves)]
         self.halves = replace(self.trials, layers=shorter).halves(half.halves)
         self.network, self.corrections = self.corrected()
-        self.ways = {
-            FLOAT32: {name: Way(FLOAT32, seconds, 0.0) for name, seconds in self.before.layers.items()},
-            INT8: self.watched_ways(INT8, self.after, [layer.name for layer in self.faster]),
-            FLOAT16: self.watched_ways(FLOAT16, half, [*self.halves.deviations]),
-        }
+        prices = {FLOAT32: self.before, INT8: self.after, FLOAT16: half}
+        among = {FLOAT32: subject.names, INT8: [x.name for x in self.faster], FLOAT16: [*self.halves.deviations]}
+        self.ways = {way: {name: Way(way, prices[way].layers[name], 0.0) for name in among[way]} for way in among}
+        self.measured = False  # the errors of the ways
         self.zeros = Alone()  # each layer by itself, with asymmetric weights
 
     def recipe(self) -> Recipe:
@@ -76,18 +75,24 @@ class Deciding:
         while True:
             recipe = self.recipe_of(chosen)
             drop = self.stated(recipe)
-            if self.fits(drop) or chosen.taken == len(chosen.order):
+            if self.fits(drop):
+                return recipe, drop
+            chosen = chosen if self.measured else self.finer(among)
+            if chosen.taken == len(chosen.order):
                 return recipe, drop
             chosen = chosen.taking(chosen.taken + 1)
 
     def in_order(self, among: Collection[str]) -> Cut:
-        """The steps between these ways."""
+        """The steps between these ways; none before their errors are measured."""
         names = (layer.name for layer in self.trials.layers)
-        return ordered({name: [self.ways[way][name] for way in among if name in self.ways[way]] for name in names})
+        every = ordered({name: [self.ways[way][name] for way in among if name in self.ways[way]] for name in names})
+        return every if self.measured else replace(every, order=())
 
     def finer(self, among: Collection[str]) -> Cut:
-        """The steps between these ways and asymmetric weights."""
-        if ASYMMETRIC not in self.ways:
+        """The steps between these ways and asymmetric weights, whose errors are measured where one is to be taken."""
+        if not self.measured:
+            self.measured = True
+            self.ways |= {way: self.watched_ways(way) for way in (INT8, FLOAT16)}
             self.ways[ASYMMETRIC] = self.asymmetric()
         return self.in_order((*among, ASYMMETRIC))
 
@@ -147,10 +152,11 @@ class Deciding:
         )
         return path
 
-    def watched_ways(self, way: str, price: Priced, names: Sequence[str]) -> dict[str, Way]:
-        """One way of these layers, with the error that each by itself adds to the outputs."""
-        errors = self.errors([{name: way} for name in names], f"the network with one layer in {way}")
-        return {name: Way(way, price.layers[name], error) for name, error in zip(names, errors, strict=True)}
+    def watched_ways(self, way: str) -> dict[str, Way]:
+        """One way of its layers, with the error that each by itself adds to the outputs."""
+        ways = self.ways[way]
+        errors = self.errors([{name: way} for name in ways], f"the network with one layer in {way}")
+        return {name: ways[name]._replace(error=error) for name, error in zip(ways, errors, strict=True)}
 
     def errors(self, each: Sequence[Mapping[str, str]], what: str) -> list[float]:
         """The relative errors of the outputs where layers are computed in each of these ways."""
@@ -210,10 +216,9 @@ class Deciding:
         path = self.subject.folder / "mixed.onnx"
         write_quantized(self.subject.model, recipe, path)
         self.say("the price with float16 and without")
-        wide, mixed = (
-            priced(run, path, ()).whole for run in (self.subject.run, replace(self.subject.in_half, recipe=recipe))
-        )
-        return mixed < wide
+        mixed = replace(self.subject.in_half, recipe=recipe)
+        seconds = [priced(run, path, ()).whole for run in (mixed, self.subject.run)]
+        return seconds[0] < seconds[1]
 
     def stated(self, recipe: Recipe) -> Drop:
         """The drop of the quantized model itself, with what it has in float16 rounded so."""

@@ -1,4 +1,4 @@
-"""Which values have their channels scaled (modelc/frontend/quantize/equalise.py), and each layer by itself with that."""
+"""Which values have their channels scaled (modelc/frontend/quantize/equalise.py); each layer by itself with that."""
 
 from __future__ import annotations
 

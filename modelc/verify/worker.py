@@ -2,8 +2,8 @@
 
     {"open": {"engine": "ort", "path": "model.onnx", "threads": 2}}      {"about": "onnxruntime 1.23"}
     {"run": {"inputs": "in.npz", "outputs": "out.npz"}}                  {}
-    {"run each": {"runs": [[["in.npz", "more.npz"], "out.npz"], ...], "at_once": 2}}   so many runs side by side, each on
-                                          what its files have together; {}
+    {"run each": {"runs": [[["in.npz", "more.npz"], "out.npz"], ...], "at_once": 2}}   so many runs side by side, each
+                                          on what its files have together; {}
     {"reset": {}}                         makes what a package keeps zeros; {}
     {"count": {}}                         from now on steps of a package are counted; {}
     {"calls": {"variant": 0}}             {"calls": [1, 1, 0, ...]}

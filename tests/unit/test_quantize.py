@@ -15,9 +15,9 @@ from modelc.frontend.quantize.weights import as_bytes, bias_as_whole
 from modelc.ir.graph import Node
 from modelc.passes.quantized import can_be_narrowed, narrowed
 from modelc.quantize.cut import Cut, Step, Way, cut, ordered
-from modelc.quantize.decide import judged_for
+from modelc.quantize.subject import judged_for
 from modelc.quantize.measure import Agreement, ByMetric, unseen
-from modelc.quantize.trials import divisors_of, ranges_of
+from modelc.quantize.statistics import divisors_of, ranges_of
 
 F = np.float32
 

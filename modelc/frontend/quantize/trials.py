@@ -68,8 +68,8 @@ def write_trials(
     asymmetric: bool,
     output: Path,
 ) -> None:
-    """Writes the model with a trial of each of the `layers` in bytes for each of the `ranges` of the value that is rounded for
-    it, its weights as `as_bytes` has them."""
+    """Writes the model with a trial of each of the `layers` in bytes for each of the `ranges` of the value that is
+    rounded for it, its weights as `as_bytes` has them."""
     model = floats.copy(outputs=False)
     for layer in layers:
         weights, node = weights_of(floats, layer), floats.node(layer.name)
