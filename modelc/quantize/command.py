@@ -15,8 +15,8 @@ from modelc.errors import ConfigError, blaming
 from modelc.frontend.load.given import model_file
 from modelc.frontend.quantize.recipe import INT8, Recipe
 from modelc.passes.machine import multiplied
+from modelc.quantize.by_metric import check_metric
 from modelc.quantize.decide import GIVEN_BACK, Deciding
-from modelc.quantize.measure import check_metric
 from modelc.quantize.price import limits_of_weights
 from modelc.quantize.subject import STAGE, Subject
 from modelc.scratch import TemporaryFolder

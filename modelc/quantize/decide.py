@@ -13,7 +13,8 @@ from modelc.frontend.quantize.recipe import ASYMMETRIC, FLOAT16, FLOAT32, INT8, 
 from modelc.frontend.quantize.switched import Switched
 from modelc.frontend.quantize.write import correctable, write_quantized, write_rounded
 from modelc.quantize.cut import Cut, Way, cut, ordered
-from modelc.quantize.measure import Drop, unseen
+from modelc.quantize.drop import Drop
+from modelc.quantize.measure import unseen
 from modelc.quantize.network import Network
 from modelc.quantize.price import priced, priced_more
 from modelc.quantize.running import runs

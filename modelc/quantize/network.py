@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from modelc.frontend.quantize.switched import Switched
-from modelc.quantize.measure import real_outputs, relative_error
+from modelc.quantize.drop import real_outputs, relative_error
 from modelc.quantize.running import Runner, Say
 from modelc.quantize.samples import Arrays
 

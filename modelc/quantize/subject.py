@@ -16,7 +16,8 @@ from modelc.compile.request import CompileRequest
 from modelc.errors import ConfigError
 from modelc.frontend.quantize.equalise import smoothable
 from modelc.frontend.quantize.floats import float_model
-from modelc.frontend.quantize.layers import class_scores, layers_of
+from modelc.frontend.quantize.layers import layers_of
+from modelc.frontend.quantize.outputs import class_scores, embeddings
 from modelc.frontend.quantize.recipe import INT8
 from modelc.frontend.quantize.weights import LARGEST
 from modelc.frontend.witness.surgery import save
@@ -68,7 +69,7 @@ class Subject:
         self.say(f"{len(self.judging)} samples that are held back, in float32")
         outputs = list(runs(self.plain, [*self.judging, *self.watched], self.threads))
         wanted, self.watched_outputs = outputs[: len(self.judging)], outputs[len(self.judging) :]
-        self.measure = measure_of(request.metric, wanted, self.judging, class_scores(floats))
+        self.measure = measure_of(request.metric, wanted, self.judging, class_scores(floats), embeddings(floats))
         self.places = smoothable(floats)
         self.trials = Trials(floats, layers, LARGEST, samples.calibrating, folder, self.threads, self.say)
         self.statistics = self.trials.statistics({place.value: place.rank for place in self.places})

@@ -16,7 +16,8 @@ from modelc.ir.graph import Node
 from modelc.passes.quantized import can_be_narrowed, narrowed
 from modelc.quantize.cut import Cut, Step, Way, cut, ordered
 from modelc.quantize.subject import judged_for
-from modelc.quantize.measure import Agreement, ByMetric, unseen
+from modelc.quantize.by_metric import ByMetric
+from modelc.quantize.measure import Agreement, unseen
 from modelc.quantize.statistics import divisors_of, ranges_of
 
 F = np.float32
@@ -192,7 +193,7 @@ def test_weights_moved_within_bounds_give_the_same_sums(drawn: st.DataObject) ->
 def test_drops_without_labels() -> None:
     wanted = [{"s": np.eye(4, dtype=F)[:2], "e": np.array([3.0, 4.0], F), "n": np.array([1])}]
     made = [{"s": np.eye(4, dtype=F)[[0, 3]], "e": np.array([3.0, 4.5], F), "n": np.array([2])}]
-    judge = Agreement(wanted, ["s"])
+    judge = Agreement(wanted, [{}], ["s"])
     assert judge.drop(wanted).share == 0
     drop = judge.drop(made)
     assert drop.share == 0.5 and "1 of 2 classes of 's' are the same" in drop.said and "10.00% of 'e'" in drop.said
@@ -207,12 +208,12 @@ def test_drops_by_a_metric_are_a_share_of_the_float_models() -> None:
 
 def test_what_a_measure_does_not_see_is_said() -> None:
     wanted, samples = [{"s": np.eye(4, dtype=F)[:2]}] * 25, [{"x": np.array(1)}] * 25
-    classes = Agreement(wanted, ["s"])
+    classes = Agreement(wanted, samples, ["s"])
     assert unseen(classes, 0.02) == unseen(classes, 0.0) == ()
     (sentence,) = unseen(classes, 0.01)
     assert sentence.startswith("a drop of 1.00% cannot be seen: one of the 50 rows that are held back is 2.00%; ")
     assert "calibrate on 400 of them" in sentence
-    assert unseen(Agreement(wanted, []), 1e-6) == ()  # a relative error is measured, not counted
+    assert unseen(Agreement(wanted, samples), 1e-6) == ()  # a relative error is measured, not counted
     metric = ByMetric("f.py:f", lambda outputs, sample: 1.0, wanted, samples)
     assert unseen(metric, 0.02) == () and "cannot be seen" in unseen(metric, 0.001)[0]
     (sentence,) = unseen(ByMetric("f.py:f", lambda outputs, sample: 0.0, wanted, samples), 0.02)
