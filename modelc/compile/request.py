@@ -287,6 +287,14 @@ class CompileRequest(Request):
         read=share,
     )
 
+    trade_off: bool = option(
+        False,
+        "Write no package: print what fewer layers in bytes take and lose on the samples of --calibrate, each row with "
+        "the --max-drop that chooses it.",
+        doc="Makes no package, but a table, `trade_off` of the result: what fewer layers in bytes take and lose on the "
+        "samples of `calibrate`, each row with the `max_drop` that chooses it.",
+    )
+
     def __post_init__(self) -> None:
         if self.stop_after is not None and self.stop_after not in STAGES:
             raise ConfigError(f"there is no stage {self.stop_after!r}; the stages are {', '.join(STAGES)}")
@@ -295,6 +303,9 @@ class CompileRequest(Request):
         for name in ("metric", "max_drop") if self.calibrate is None else ():
             if (given := getattr(self, name)) is not None:
                 raise ConfigError(f"{name} is {given!r}, which judges a calibration: give calibrate too, its samples")
+        if self.trade_off and (self.calibrate is None or self.max_drop is not None):
+            said = "with max_drop, which chooses" if self.calibrate is not None else "without calibrate, its samples"
+            raise ConfigError(f"trade_off shows what max_drop can choose by samples, and was given {said}")
         if self.max_drop is not None and not 0 <= self.max_drop <= 1:
             raise ConfigError(f"the greatest drop is {self.max_drop}; expected a share from 0 to 1, such as 1% or 0.01")
 

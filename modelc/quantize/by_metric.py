@@ -43,9 +43,8 @@ class ByMetric:
         said = f"the metric {self.place[:200]} is {self.values[0]:.6g} on every sample that is held back, in float32"
         if not any(self.values):
             return (f"{said} too: it may see nothing of the outputs, and no drop then",)
-        if len(self.values) == 1 or {*self.values, *self._values((*self.wanted[1:], self.wanted[0]))} != {
-            self.values[0]
-        }:
+        of_others = self._values((*self.wanted[1:], self.wanted[0])) if len({*self.values}) == 1 else []
+        if len(of_others) < 2 or {*of_others} != {*self.values}:
             return ()
         return (f"{said}, and with the outputs of another sample too: it may see nothing of the outputs",)
 

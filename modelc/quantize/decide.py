@@ -24,6 +24,7 @@ from modelc.quantize.trials import Alone
 
 GIVEN_BACK = "given back for its error"
 NO_FASTER = {FLOAT16: "no faster in bytes by estimate", FLOAT32: "no faster by estimate"}  # by what a layer is instead
+WAYS = (FLOAT32, INT8, FLOAT16)
 WEIGHTS = {INT8: SYMMETRIC, ASYMMETRIC: ASYMMETRIC}  # of the ways that multiply bytes
 
 
@@ -53,7 +54,7 @@ class Deciding:
 
     def recipe(self) -> Recipe:
         """The layers' ways, and the summary that says what they come to."""
-        recipe, drop = self.decided((FLOAT32, INT8, FLOAT16))
+        recipe, drop = self.decided(WAYS)
         if recipe.halves and not self.is_shortened(recipe):
             recipe, drop = self.decided((FLOAT32, INT8))
         saved = sum(layer.saved_seconds for layer in recipe.layers if layer.dtype != FLOAT32)
@@ -221,11 +222,11 @@ class Deciding:
         seconds = [priced(run, path, ()).whole for run in (mixed, self.subject.run)]
         return seconds[0] < seconds[1]
 
-    def stated(self, recipe: Recipe) -> Drop:
+    def stated(self, recipe: Recipe, what: str = "the quantized model") -> Drop:
         """The drop of the quantized model itself, with what it has in float16 rounded so."""
         path = self.subject.folder / "quantized.onnx"
         write_rounded(self.subject.model, recipe, self.halves.deviations, path)
-        self.say(f"the quantized model on {len(self.subject.judging)} samples that are held back")
+        self.say(f"{what} on {len(self.subject.judging)} samples that are held back")
         made = runs(path, self.subject.judging, self.subject.threads, drawing=bool(recipe.halves))
         return self.measure.drop([*made])
 

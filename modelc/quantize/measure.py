@@ -125,11 +125,8 @@ class Agreement:
         if others := [name for name in names if name not in judged]:
             self.judges.append(Relative(wanted, others))
         same = [name for name in names if len(wanted) > 1 and _is_constant(wanted, name)]
-        self.says: tuple[str, ...] = (
-            (f"the float model gives the same {', '.join(map(repr, same))} for every sample that is held back",)
-            if same
-            else ()
-        )
+        constant = f"the float model gives the same {', '.join(map(repr, same))} for every sample that is held back: "
+        self.says = (f"{constant}a drop there says little",) if same else ()
 
     @property
     def what(self) -> str:
@@ -176,9 +173,9 @@ def measure_of(
 def _mask_of(sample: Arrays, rows: NDArray[Any]) -> NDArray[np.bool_]:
     """Which rows of an output a mask among the inputs keeps: an input that is called so, of 0 and 1, by row."""
     for name, array in sample.items():
-        if "mask" in name.lower() and array.shape == rows.shape[:-1] and array.ndim > 1 and array.any():
-            if np.isin(array, (0, 1)).all():
-                return array.astype(bool)
+        of_rows = "mask" in name.lower() and array.shape == rows.shape[:-1] and array.ndim > 1
+        if of_rows and array.any() and np.isin(array, (0, 1)).all():
+            return array.astype(bool)
     return np.ones(rows.shape[:-1], bool)
 
 
