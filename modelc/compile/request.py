@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # the command line reads this table before anything is to be 
     from modelc.verb import Progress
 
 GivenShapes = Mapping[str, Sequence[int]]  # of inputs, by name
-Metric = Callable[[dict[str, Any], dict[str, Any]], float]  # of outputs and of a sample, arrays by name
+Metric = Callable[..., float]  # of outputs and of a sample, and of the float model's outputs, arrays by name
 THREADS = range(1, 257)
 
 
@@ -270,12 +270,14 @@ class CompileRequest(Request):
     )
     metric: str | Metric | None = option(
         None,
-        "What the drop is measured by: a function of the outputs and of the sample, arrays by name, more for better "
-        "(default: classes that agree, or the relative error). The file is executed.",
+        "What the drop is measured by: a function of the outputs and of the sample, arrays by name, more for better; "
+        "with three arguments also of the float model's outputs (default: by what outputs look like: classes, boxes or "
+        "neighbours that agree, cosine, relative error). The file is executed.",
         "FILE.py:FUNCTION",
         doc="A function `metric(outputs, sample)`, which scores a model's outputs: larger is better. Both arguments "
-        "map names to arrays; the sample has the labels of the data, too. Or FILE.py:FUNCTION; the file is executed. "
-        "Default: the share of agreeing classes, or the relative error.",
+        "map names to arrays; the sample has the labels of the data, too. A function of three arguments is also given "
+        "the float model's outputs. Or FILE.py:FUNCTION; the file is executed. Default: by what outputs look like, the "
+        "share of classes, boxes or neighbours that agree, the cosine, or the relative error.",
         yaml="model",
     )
     max_drop: float | None = option(

@@ -4,6 +4,7 @@ float32 does, and data that does not fit is answered with a sentence."""
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -268,7 +269,7 @@ def test_a_trade_off_has_rows_to_choose_from(tmp_path: Path, capsys: pytest.Capt
     rows = said["trade_off"]
     assert said["path"] is None and said["seconds"]["calibrate"] > 0 and not (tmp_path / "p.modelc").exists()
     assert (rows[0]["layers"], rows[-1]["layers"], rows[-1]["drop"], rows[-1]["speed"]) == (3, 0, 0, 1)
-    for faster, slower in zip(rows, rows[1:], strict=False):
+    for faster, slower in itertools.pairwise(rows):
         assert faster["seconds"] < slower["seconds"] and faster["drop"] > slower["drop"]
         assert faster["params_bytes"] <= slower["params_bytes"]
     chosen = rows[1]
