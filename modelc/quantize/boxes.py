@@ -36,8 +36,8 @@ class Detections:
         """Corners [n, 4], scores [n] and classes [n] of one sample."""
         if self.columns is not None:
             rows = outputs[self.names[0]].reshape(-1, 6)
-            corners, score, kind = self.columns
-            return rows[:, corners], rows[:, score], rows[:, kind]
+            sides, score, kind = self.columns
+            return rows[:, sides], rows[:, score], rows[:, kind]
         corners = outputs[self.names[0]].reshape(-1, 4)
         scores = outputs[self.names[1]].reshape(len(corners), -1)
         return corners, scores.max(-1), scores.argmax(-1)

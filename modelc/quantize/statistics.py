@@ -40,9 +40,9 @@ class Statistics:
 
     def largest(self, value: str) -> Floats:
         """The greatest magnitude of each channel."""
-        return np.maximum(
-            -np.minimum.reduce(self.seen[f"{value}/lows"]), np.maximum.reduce(self.seen[f"{value}/highs"])
-        )
+        lows, highs = np.minimum.reduce(self.seen[f"{value}/lows"]), np.maximum.reduce(self.seen[f"{value}/highs"])
+        largest: Floats = np.maximum(-lows, highs)
+        return largest
 
     def _ranges(self, value: str, divisors: Floats | None) -> tuple[Range, ...]:
         seen, samples = self.seen, self.seen[f"{value}/sampled"]
