@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from modelc.space.constants import Within
     from modelc.space.shared_packing import SharedPacking
 
-NOTABLE = 1.1  # times the model's constants
+NOTABLE = 1.1  # times the model's file
 MOST_ROWS = 4
 MOST_NAME = 48  # characters of a layer's name in the table
 
@@ -82,8 +82,11 @@ def compile_(model: Path, no_bench: bool, verbose: bool, as_json: bool, **option
                 f"{constructed} constructed{others} ({result.database})"
             )
         say(f"  arena         {size(result.arena_bytes)}")
-        say(f"  parameters    {size(result.params_bytes)}{_sharing(result.shared_packing)}")
-        for line in _growth(result.constants):
+        times = f", {result.params_bytes / result.file_bytes:.2f} times the model's file"
+        say(f"  parameters    {size(result.params_bytes)}{times}{_sharing(result.shared_packing)}")
+        if result.made_bytes:
+            say(f"                {size(result.made_bytes)} are made of them when the package is opened")
+        for line in _growth(result.constants, result.params_bytes > NOTABLE * result.file_bytes):
             say(f"                {line}")
         say(f"  library       {size(result.library_bytes)}")
         say(f"  compile time  {sum(result.seconds.values()):.1f} s ({stages})")
@@ -118,16 +121,13 @@ def _at(short: dict[str, Any]) -> str:
     return f" at {sizes_sentence(short['sizes'])}" if "sizes" in short else ""
 
 
-def _growth(within: Within) -> list[str]:
-    """Why parameters take more than the model's constants."""
+def _growth(within: Within, is_large: bool) -> list[str]:
+    """Why parameters take more than the model's file."""
     said = []
-    if within.stored_bytes > NOTABLE * within.model_bytes or within.schedules:
-        times = within.stored_bytes / within.model_bytes
-        said.append(f"{times:.2f} times the model's {size(within.model_bytes)} as kernels read them")
     if within.schedules:
         tasks = f"{len(within.schedules)} task{'s' * (len(within.schedules) > 1)}"
         said.append(f"kept so by other schedules of {tasks} (at most {max(within.slower):.2%} slower by estimate)")
-    for row in within.growth[:MOST_ROWS] if said else ():
+    for row in within.growth[:MOST_ROWS] if is_large else ():
         nodes = ", ".join(map(repr, row.nodes[:2])) + ", ..." * (len(row.nodes) > 2)
         said.append(f"{row.task} ({nodes}): {size(row.stored_bytes)} for {size(row.model_bytes)}, {row.why}")
     return said

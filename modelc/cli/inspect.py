@@ -136,6 +136,7 @@ def _print_package(package: dict[str, Any]) -> None:
     say(f"  work          {package['gflops']:.3g} GFLOP{f' at {at}' * bool(at)}, arena {size(package['arena_bytes'])}")
     m = package["memory"]
     ram = {"arena": m["arena"], "scratch of each thread": m["scratch"], "states": m["states"], "handle": m["handle"]}
+    ram |= {"constants made of the parameters": m["made"]}
     flash = {name: m[name] for name in ("code", "constants", "tables")}
     for kind, parts in (("RAM  ", ram), ("flash", flash)):
         listed = ", ".join(f"{name} {size(n)}" for name, n in parts.items() if n)

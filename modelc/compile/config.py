@@ -22,6 +22,7 @@ from modelc.verify.compare import F16, Tolerance
 from modelc.verify.kernels.samples import EFFORTS
 
 PRECISIONS = ("f32", "bf16", "f16", "auto")
+PARAMS = ("stored", "opened", "auto")
 JOINT = 0.3  # of tune's budget, where a configuration does not say
 
 
@@ -47,7 +48,11 @@ SECTIONS: Mapping[str, Any] = {
     "layout": {"search": FLAG, "propagate": FLAG, "blocked": FLAG},
     "schedule": dict.fromkeys(SCHEDULES, FLAG),
     "tune": {"joint": SHARE},
-    "codegen": {"flush_denormals": FLAG, "check_addresses": FLAG},
+    "codegen": {
+        "flush_denormals": FLAG,
+        "check_addresses": FLAG,
+        "params": Value(lambda name: name in PARAMS, ", ".join(PARAMS)),
+    },
     "verify": {
         "rtol": NUMBER,
         "atol": NUMBER,
@@ -61,6 +66,7 @@ SECTIONS: Mapping[str, Any] = {
 LATER: Mapping[str, Mapping[str, Any]] = {  # keys that configurations, and choices, of before them lack
     "inputs": {"states": {}, "bounds": {}},
     "schedule": {"strassen": False},
+    "codegen": {"params": "auto"},
     "verify": {"check": "default", "f16": asdict(F16)},
 }
 GONE = ("pad_dims", "pad_values")  # of `inputs`, which those of before have: nothing is filled up any more
@@ -107,7 +113,8 @@ class Config:
     modelc.passes. `policy`: what of Winograd, Strassen, intrinsics, attention and bfloat16 is allowed. `layout`: how
     values are stored. `tune`: how the budget of tuning is divided. `flush_denormals`: whether a package computes with
     subnormal numbers taken as zero. `check_addresses`: whether a run looks at indices and lengths in its data before it
-    addresses memory by them."""
+    addresses memory by them. `params`: whether sums of
+    weights are stored, or made when the package is opened; auto: where they make parameters too large otherwise."""
 
     inputs: Inputs
     simplify: tuple[Spec, ...]
@@ -115,6 +122,7 @@ class Config:
     layout: LayoutSettings
     flush_denormals: bool
     check_addresses: bool
+    params: str
     verify: Verification
     tune: TuneSettings = TuneSettings()
 
@@ -152,7 +160,7 @@ class Config:
             "layout": asdict(self.layout),
             "schedule": {name: getattr(self.policy, name) for name in SCHEDULES},
             "tune": asdict(self.tune),
-            "codegen": {"flush_denormals": self.flush_denormals, "check_addresses": self.check_addresses},
+            "codegen": {name: getattr(self, name) for name in SECTIONS["codegen"]},
             "verify": asdict(self.verify),
         }
 

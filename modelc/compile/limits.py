@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from modelc.space.constants import Within
 
 UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
+NOTABLE = 0.005  # of what a package takes, for schedules that keep it small
 FORM = "expected bytes such as 400KB or 4MiB"
 
 
@@ -39,23 +40,23 @@ class Limits:
             return ceil(float(self.params[:-1]) * model)
         return _bytes_of(self.params, "--max-params", FORM)
 
-    def notes(self, within: Within) -> tuple[str, ...]:
-        """What became of the parameters of a quantized model, where nobody says a limit."""
-        from modelc.space.constants import QUANTIZED_GROWTH, QUANTIZED_LOST
+    def notes(self, within: Within, file: int) -> tuple[str, ...]:
+        """What became of the parameters of a model whose file has so many bytes, where nobody says a limit."""
+        from modelc.space.constants import GROWTH
 
+        slower = max(within.slower, default=0.0)
         if self.params or not within.model_bytes:
             return ()
-        times, slower = within.stored_bytes / within.model_bytes, max(within.slower, default=0.0)
-        if times > QUANTIZED_GROWTH:
+        if within.stored_bytes > GROWTH * file:
             return (
-                f"parameters are {times:.2f} times the quantized model's: within {QUANTIZED_GROWTH}x it would be more "
-                f"than {QUANTIZED_LOST:.0%} slower by estimate, which --max-params {QUANTIZED_GROWTH}x allows",
+                f"parameters are {within.stored_bytes / file:.2f} times the model's file, and there are no schedules "
+                f"for less: what the model computes from its constants is {within.model_bytes / file:.2f} times that",
             )
-        if not within.schedules:
+        if slower < NOTABLE:
             return ()
         return (
-            f"parameters are kept within {QUANTIZED_GROWTH} times the quantized model's, {slower:.1%} slower by "
-            "estimate; --max-params 100x takes what is fastest",
+            f"schedules keep parameters within {GROWTH} times the model's file, {slower:.1%} slower by estimate; "
+            "--max-params 100x takes what is fastest",
         )
 
     def check_plan(self, spec: PackageSpec, within: Within) -> None:

@@ -32,7 +32,8 @@ from modelc.frontend.load.outline import read_outline
 from modelc.frontend.load.read import element_type
 from modelc.frontend.onnx import import_model
 from modelc.frontend.steering.specialise import declared_shapes, free_inputs, resized
-from modelc.ir.block import Task
+from modelc.ir.block import Block, Task
+from modelc.ir.candidate import Candidate
 from modelc.ir.explain import Unexplained
 from modelc.ir.generalise import instance, nest_at
 from modelc.ir.graph import Graph, Node, sized
@@ -41,7 +42,8 @@ from modelc.ir.sizes import DependsOnSize, Sizes, at, is_sized, text_of
 from modelc.package import Plan, TensorInfo, run_of, sizes_sentence
 from modelc.plan.program import Compiled
 from modelc.space.any_size import Looks, accepted_at_all_sizes, chosen_at_all_sizes, prepared
-from modelc.space.choose import Chosen
+from modelc.space.choose import Chosen, Offer, Schedule
+from modelc.space.constants import Within, kept_within, model_bytes
 from modelc.verify.check import check_feed, without_constants
 from modelc.verify.kernels.blueprint import Blueprint, Scheduled
 
@@ -332,13 +334,16 @@ class OpenRun(Run):
         """schedule: every distinct Task once, by its hash."""
         every = distinct_tasks(general, samples)
 
+        smaller: Mapping[str, Schedule] = {}  # by the hashes of Tasks at the usual size
+
         def scheduled(key: str) -> Chosen:
             task, usual = every[key]
             with blaming(place_of(task)):
                 if key in self.tasks:
                     return self.as_chosen(task)
                 try:
-                    return chosen_at_all_sizes(task.canonical(), usual, self.schedules, self.looks)
+                    preferred = smaller.get(usual.hash)
+                    return chosen_at_all_sizes(task.canonical(), usual, self.schedules, self.looks, preferred)
                 except InvalidIR as wrong:
                     raise ModelError(f"{wrong}; {INSTEAD}") from None
 
@@ -349,9 +354,28 @@ class OpenRun(Run):
                 chosen[names[number]] = schedule
                 self.rejected += len(schedule.rejected)
                 self.stages.progress("schedule", f"{len(chosen)} of {len(every)} tasks")
+            self.within = self.kept_at_usual(samples[0], every, chosen)
+            smaller = self.within.schedules
+            for key in [key for key, (_, usual) in every.items() if usual.hash in smaller]:
+                chosen[key] = scheduled(key)
             for key, (task, _) in every.items() if self.stages.dumping else ():
                 dump(f"{key} {task.name}\n{chosen[key].candidate}\n{chosen[key].nest}\n")
         return chosen
+
+    def kept_at_usual(
+        self, usual: Program, every: Mapping[str, tuple[Task, Task]], chosen: Mapping[str, Chosen]
+    ) -> Within:
+        """How constants are kept as small as they have to be, of which the `usual` Program has all but what is longer
+        at other sizes."""
+        given, preferred = dict[str, Candidate](), dict[str, Schedule]()
+        for key, (_, task) in every.items():
+            candidate = instance(chosen[key].candidate, self.any_size.usual)
+            if key in self.tasks:
+                given[task.hash] = candidate
+            elif all(isinstance(block, Block) for block in task.blocks):
+                seconds = self.schedules.seconds(task)
+                preferred[task.hash] = Offer(self.schedules, task, seconds, 0, 0, (), candidate)
+        return kept_within([usual], self.schedules, given, preferred, self.room(model_bytes([usual])))
 
     def compiled(self, general: Program, chosen: Mapping[str, Chosen]) -> dict[str, Compiled]:
         """codegen: of the Tasks that are `chosen`, by their hashes."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from modelc import __version__
 from modelc.cache.store import Store, user_store
 from modelc.codegen.kernel import Kernel
-from modelc.compile.byte_prices import Reasons, slower_in_bytes, widened_bytes
+from modelc.compile.byte_prices import Reasons, slower_in_bytes
 from modelc.compile.choices import (
     Choices,
     Shapes,
@@ -37,6 +37,7 @@ from modelc.compile.stages import Stages, Stopped
 from modelc.database.recorded import Recorded
 from modelc.errors import ConfigError, VerificationError, blaming
 from modelc.forks import cores, shared
+from modelc.frontend.load.beside import files_beside
 from modelc.frontend.load.origin import kept_origin
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.onnx import import_model
@@ -62,14 +63,14 @@ from modelc.package import (
     write_package,
 )
 from modelc.package.form import prefix_of
-from modelc.package.spec import FreeSize
+from modelc.package.spec import FreeSize, made_bytes
 from modelc.partition.draft import Prepared, prepared
 from modelc.partition.narrow_products import narrowing, require
 from modelc.partition.precision import contracting_tasks, with_roundings
 from modelc.passes import Machine, run_passes
 from modelc.plan.program import Compiled, Parameters, plan_program
 from modelc.space.choose import Chosen, Schedules
-from modelc.space.constants import Within, is_quantized, kept_within, model_bytes
+from modelc.space.constants import GROWTH, Room, Within, kept_within, model_bytes
 from modelc.space.shared_packing import SharedPacking, shared_packing_of
 from modelc.target import Target
 from modelc.target.family import priced_as_another
@@ -189,6 +190,8 @@ class Run:
             steps=len(spec.variants[0].steps),
             arena_bytes=max(plan.arena_bytes for plan in spec.variants),
             params_bytes=spec.params_bytes,
+            made_bytes=made_bytes(spec.made),
+            file_bytes=self.file_bytes,
             library_bytes=files[spec.form.code].bytes,
             rejected=run.rejected,
             chosen=len(compiled.keys() & run.tasks.keys()),
@@ -200,7 +203,7 @@ class Run:
             notes=(
                 *spec.notes,
                 *run.notes,
-                *(self.limits.notes(run.within) if self.quantized else ()),
+                *self.limits.notes(run.within, self.file_bytes),
                 *(self.recorded.notes if self.recorded else ()),
                 *priced_as_another(self.target.cpu),
                 *filter(None, (self.store.trouble,)),
@@ -327,9 +330,15 @@ class Run:
             return self.locked.real
         if self.recipe is not None or not self.weighing:
             return {}
-        simplified, allowed = partial(self._simplified, original), self.limits.params_bytes
+        simplified, allowed = partial(self._simplified, original), self._widened_within
         on = partial(self.schedules_on, stage="simplify")
         return slower_in_bytes(original, simplified, self.target, self.config, allowed, on)
+
+    def _widened_within(self, constants: int) -> int:
+        """The bytes that parameters may have with weights in float32 that the model gives in bytes, of so many: half of
+        what they may grow by default."""
+        limit = self.limits.params_bytes(constants)
+        return constants + int((GROWTH - 1) / 2 * self.file_bytes) if limit is None else limit
 
     @cached_property
     def drafts(self) -> tuple[Prepared, ...]:
@@ -366,9 +375,14 @@ class Run:
         return max(constant_bytes(g, self.config.policy.precision, self.target) for g in self.imported.graphs)
 
     @cached_property
-    def quantized(self) -> bool:
-        """Whether the model's constants are bytes, for the most part."""
-        return any(map(is_quantized, self.imported.originals))
+    def file_bytes(self) -> int:
+        """Of the model's file, and those beside it."""
+        return sum(path.stat().st_size for path in (self.model, *files_beside(self.model)))
+
+    def room(self, constants: int) -> Room:
+        """How large parameters may be, of a model with constants of so many bytes."""
+        opened = {"stored": False, "opened": True, "auto": None}[self.config.params]
+        return Room(self.file_bytes, self.limits.params_bytes(constants), False if self.form.freestanding else opened)
 
     @cached_property
     def toolchain(self) -> Toolchain:
@@ -405,14 +419,13 @@ class Run:
         with self.stages.stage("schedule", f"{len(tasks)} distinct tasks") as dump:
             given = self.given
             self.schedules.prepare([task for key, task in tasks.items() if key not in given], True)
-            if together and tasks.keys() - given.keys():
-                self.shared_packing = shared_packing_of(programs, self.schedules, given)
-                shared = self.shared_packing.schedules
-                narrow = narrowing(self.config.policy.precision, self.target)  # float32 weights become half of that
-                widened = 0 if narrow else widened_bytes(self.imported.graphs, self.imported.real)
-                limit = self.limits.params_bytes(model_bytes(programs) - widened)
-                self.within = kept_within(programs, self.schedules, given, shared, limit, self.quantized, widened)
-                self.schedules.prefer({**shared, **self.within.schedules})
+            if together:
+                open_tasks = tasks.keys() - given.keys()
+                packing = shared_packing_of(programs, self.schedules, given) if open_tasks else SharedPacking()
+                room = self.room(model_bytes(programs))
+                self.within = kept_within(programs, self.schedules, given, packing.schedules, room)
+                self.shared_packing = packing
+                self.schedules.prefer({**packing.schedules, **self.within.schedules})
             code = self.machine_code(self.schedules.store)
             compiled = code.kept(self.tried_first(tasks)) if self.stages.reach("codegen") else {}
             chosen = self.schedule_all(tasks, compiled)
@@ -491,7 +504,7 @@ class Run:
 
     def spec(self, programs: Programs, compiled: Mapping[str, Compiled], expose: bool = False) -> PackageSpec:
         """Everything that the package is made of."""
-        parameters = Parameters()
+        parameters = Parameters(self.within.opened)
         checked, states = self.config.check_addresses, self.config.inputs.states
         with blaming_choices("tasks and layouts", bool(self.tasks)):
             plans = tuple(
@@ -500,7 +513,8 @@ class Run:
             )
         tasks = {key: one.candidate for key, one in compiled.items()}
         constants = tuple(FixedInput.of(name, array) for name, array in self.constants.items())
-        made_for = (__version__, self.digest, self.target, self.shapes, constants, self.config)
+        config = replace(self.config, params="opened" if self.within.opened else "stored")
+        made_for = (__version__, self.digest, self.target, self.shapes, constants, config)
         cut = (occurrences(programs.rounded), programs.kept, programs.layouts)
         origin, left_out = kept_origin(read_outline(self.model))
         chosen = Choices(*made_for, tasks, *cut, self.recipe, self.imported.real, self.opened)
@@ -510,6 +524,8 @@ class Run:
             variants=plans,
             objects={one.kernel.symbol: self.object_of(one.kernel) for one in compiled.values()},
             params=tuple(parameters.arrays),
+            made=tuple(parameters.made),
+            matrices=tuple(parameters.matrices),
             choices=chosen.to_json(),
             versions={"modelc": __version__, **{tool: installed_version(tool) for tool in TOOLS}},
             flush_denormals=self.config.flush_denormals,

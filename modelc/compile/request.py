@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -236,6 +236,16 @@ class CompileRequest(Request):
         doc='The most that parameters may take, "4MB", or "1.2x", times those of the model.',
         yaml="limits",
     )
+    params: str | None = option(
+        None,
+        "Store sums of weights (Winograd, Strassen), or make them of the weights when the package is opened (default: "
+        "the configuration's, which makes those that would be too large).",
+        doc="Whether sums of weights (Winograd, Strassen) are stored, or made of the weights when the package is "
+        "opened. Default: as `config` says, which is opened where parameters would be more than 1.2 times the model's "
+        "file.",
+        kind=("stored", "opened"),
+        yaml="form",
+    )
     max_arena: str = option("", "The most that the arena may take.", "BYTES", yaml="limits")
     max_library: str = option("", "The most that the file with the code may take.", "BYTES", yaml="limits")
     recipe: Recipe | None = option(None, doc="How a model is quantized, as an earlier calibration found.")
@@ -311,12 +321,23 @@ class CompileRequest(Request):
         if self.max_drop is not None and not 0 <= self.max_drop <= 1:
             raise ConfigError(f"the greatest drop is {self.max_drop}; expected a share from 0 to 1, such as 1% or 0.01")
 
+    def settings(self, otherwise: Config | None = None) -> Config:
+        """The same, with constants as is asked for."""
+        config = super().settings(otherwise)
+        return config if self.params is None else replace(config, params=self.params)
+
     def form(self, triple: str) -> Form:
         """What the package for a triple is made as. Raises PackageError for what makes no sense."""
         from modelc.package.form import Form
 
         asked = (self.prefix, several(self.emit), self.embed_params, self.freestanding, self.libc, self.cc, self.ar)
-        return Form.of(self.path.stem, *asked, triple)
+        form = Form.of(self.path.stem, *asked, triple)
+        if form.freestanding and self.params == "opened":
+            raise ConfigError(
+                "a free-standing package is not opened, so that no sums of weights are made then: leave out "
+                "--params opened"
+            )
+        return form
 
     @property
     def path(self) -> Path:

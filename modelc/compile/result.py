@@ -25,8 +25,9 @@ if TYPE_CHECKING:  # quantize/ makes CompileResults
 @dataclass(frozen=True)
 class CompileResult:
     """`path` is None where the package was not written (`stop_after`); `seconds` are per stage; `kernels` counts
-    distinct ones, `steps` their calls in the first variant; sizes are in bytes. `rejected` counts the schedules that
-    were built for kernels and found invalid before anything was lowered; the next best was taken. Of the
+    distinct ones, `steps` their calls in the first variant; sizes are in bytes, `made_bytes` of what opening makes of
+    the parameters, `file_bytes` of the model's files. `rejected` counts the schedules that were built for kernels and
+    found invalid before anything was lowered; the next best was taken. Of the
     kernels, `chosen` are scheduled as the given choices say, `measured` as a record of `database` says, the others by
     construction; `other_records` of their Tasks were made under other conditions, and left alone. `shared_packing` says
     how many constants are stored once for kernels that would have wanted them otherwise; `consulted` what the database
@@ -40,6 +41,8 @@ class CompileResult:
     steps: int = 0
     arena_bytes: int = 0
     params_bytes: int = 0
+    made_bytes: int = 0
+    file_bytes: int = 0
     library_bytes: int = 0
     rejected: int = 0
     chosen: int = 0
@@ -85,6 +88,8 @@ class CompileResult:
             "steps": self.steps,
             "arena_bytes": self.arena_bytes,
             "params_bytes": self.params_bytes,
+            "made_bytes": self.made_bytes,
+            "file_bytes": self.file_bytes,
             "library_bytes": self.library_bytes,
             "rejected_candidates": self.rejected,
             "chosen_tasks": self.chosen,

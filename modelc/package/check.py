@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from modelc.errors import PackageError
@@ -16,11 +16,13 @@ from modelc.package.spec import (
     Argument,
     Branch,
     Carried,
+    MadeConstant,
     Moving,
     PackageSpec,
     Plan,
     Repeat,
     Step,
+    made_bytes,
     parts_of,
 )
 from modelc.package.tensor import DTYPE_BYTES, TensorInfo
@@ -33,10 +35,11 @@ MOST_CHECKED_RANK = 32  # MC_MOST_RANK in modelc_runtime.h
 def check_spec(spec: PackageSpec) -> None:
     """Raises PackageError if the parts do not fit together: a mistake of code generation, not of a user."""
     _check_params(spec)
-    check_plans(spec.variants, spec.params_bytes, f"package '{spec.name}'")
+    check_made(spec.made, spec.params_bytes)
+    check_plans(spec.variants, spec.params_bytes, f"package '{spec.name}'", made_bytes(spec.made))
 
 
-def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str) -> None:
+def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str, made: int = 0) -> None:
     """Raises PackageError if the variants do not fit each other, or a step uses what is not there."""
     if not variants:
         raise PackageError(f"{where} has no variant")
@@ -51,7 +54,7 @@ def check_plans(variants: tuple[Plan, ...], params_bytes: int, where: str) -> No
         ranks = [len(t.shape) for t in plan.outputs]
         if any(not (0 <= s.output < len(ranks) and 0 <= s.axis < ranks[s.output]) for s in plan.sizes):
             raise PackageError(f"variant {number} of {where} has sizes of outputs or axes that are not there")
-        spaces = _spaces(plan, params_bytes)
+        spaces = _spaces(plan, params_bytes, made)
         for place in (x for control in plan.control for part in parts_of(control) for x in vars(part).values()):
             if isinstance(place, Argument):
                 _check_argument(place, 1, spaces, "control flow")
@@ -79,6 +82,19 @@ def _check_params(spec: PackageSpec) -> None:
         end = offset + array.nbytes
 
 
+def check_made(made: Sequence[MadeConstant], params_bytes: int) -> None:
+    """Raises PackageError unless constants that opening makes lie apart, and are made of parameters that are there."""
+    end = 0
+    for constant in made:
+        apart = constant.offset >= end and not (constant.offset | constant.source) % ALIGNMENT
+        least_number = min(constant.outer, constant.rows, constant.columns, constant.inner)
+        blocks = constant.outer * constant.inner
+        there = 0 <= constant.source <= constant.source + constant.source_bytes <= params_bytes
+        if not apart or not there or least_number < 1 or constant.matrix < 0 or blocks >= 2**31:
+            raise PackageError(f"the constant that is made at {constant.offset} of {constant.source} cannot be made so")
+        end = constant.offset + constant.bytes
+
+
 def _check_tensors(tensors: tuple[TensorInfo, ...], where: str) -> None:
     if len({t.name for t in tensors}) != len(tensors):
         raise PackageError(f"two inputs or two outputs of {where} have the same name")
@@ -89,7 +105,7 @@ def _check_tensors(tensors: tuple[TensorInfo, ...], where: str) -> None:
             raise PackageError(f"{tensor.name!r} of {where} has a null character in its name, where C's strings end")
 
 
-def _spaces(plan: Plan, params_bytes: int) -> Mapping[str, tuple[int, ...]]:
+def _spaces(plan: Plan, params_bytes: int, made: int) -> Mapping[str, tuple[int, ...]]:
     """The bytes of each buffer that arguments may lie in, by space."""
     return {
         "input": tuple(t.bytes for t in plan.inputs),
@@ -99,6 +115,7 @@ def _spaces(plan: Plan, params_bytes: int) -> Mapping[str, tuple[int, ...]]:
         "dim": tuple(SIZE_BYTES * size.is_found for size in plan.free),
         "arena": (plan.arena_bytes,),
         "params": (params_bytes,),
+        "made": (made,),
         "random": (RANDOM_BYTES,),
     }
 

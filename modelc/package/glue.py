@@ -24,6 +24,7 @@ from modelc.package.spec import (
     Rolled,
     Step,
     aligned,
+    made_bytes,
 )
 from modelc.package.tensor import DTYPE_BYTES, TensorInfo
 
@@ -32,6 +33,7 @@ DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPE_BYTES, 1)}
 POINTERS = {
     "arena": "frame->arena",
     "params": "(uint8_t *)(uintptr_t)frame->params",
+    "made": "(uint8_t *)(uintptr_t)frame->made",
     "input": "(uint8_t *)(uintptr_t)frame->inputs[{index}]",
     "output": "(uint8_t *)frame->outputs[{index}]",
     "random": "(uint8_t *)(uintptr_t)frame->random",
@@ -63,7 +65,7 @@ def plan_source(spec: PackageSpec, build_id: str, schema_version: int, params_sh
     return f"""#include "modelc_runtime.h"
 
 {_declarations(spec.variants)}
-{"".join(variants)}{_parameters(spec)}
+{"".join(variants)}{_parameters(spec)}{_made(spec)}
 {_table("mc_variant", "variants", [_variant_row(*variant) for variant in enumerate(spec.variants)], end=())}
 {_table("char *const", "features", map(_c_string, spec.target.features), ["0"])}
 
@@ -81,6 +83,9 @@ const mc_model mc_the_model = {{
     .slot_count = {max(len(plan.slots) for plan in spec.variants)},
     .params_sha256 = {{{digest}}},
 {"    .params = mc_parameters," * spec.form.embed_params}
+    .made = made,
+    .made_count = {len(spec.made)},
+    .made_bytes = {made_bytes(spec.made)}u,
 }};
 
 {exported_source(spec.form)}"""
@@ -103,6 +108,19 @@ def _parameters(spec: PackageSpec) -> str:
     """Where parameters are that are in the library."""
     declared = "extern const uint8_t mc_parameters[]" if spec.params_bytes else "static const uint8_t mc_parameters[1]"
     return f"{declared};\n" if spec.form.embed_params else ""
+
+
+def _made(spec: PackageSpec) -> str:
+    """Constants that opening makes, and their matrices."""
+    matrices = (
+        _table("double", f"matrix_{number}", (x.hex() for row in matrix for x in row), ["0"])
+        for number, matrix in enumerate(spec.matrices)
+    )
+    rows = (
+        _row(f"{c.source}u", f"{c.offset}u", c.outer, c.inner, c.rows, c.columns, f"matrix_{c.matrix}")
+        for c in spec.made
+    )
+    return "".join(matrices) + _table("mc_made", "made", rows)
 
 
 def _declarations(plans: Iterable[Plan]) -> str:

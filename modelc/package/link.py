@@ -21,10 +21,10 @@ from modelc.runtime.files import PARAMS
 from modelc.scratch import TemporaryFolder
 from modelc.target.system import WASI, WINDOWS
 
-COMPILE = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections", "-w", "-g0")
+KERNEL = ("-std=c11", "-O2", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-ffunction-sections")
+COMPILE = (*KERNEL, "-fdata-sections", "-w", "-g0")
 THREADS = ("-pthread",)
 BARE_FLAGS = ("-ffreestanding", "-fno-stack-protector", "-fno-asynchronous-unwind-tables")
-KERNEL = ("-std=c11", "-O2", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-ffunction-sections")
 LINK = re.findall(
     r"\S+",
     "-shared -s -static-libgcc -Wl,--gc-sections -Wl,--build-id=none -Wl,--no-undefined -Wl,--as-needed "

@@ -15,10 +15,10 @@ from modelc.errors import PackageError
 from modelc.ir.expr import Size
 from modelc.ir.origin import Origin
 from modelc.ir.sizes import is_sized, number_of, text_of
-from modelc.package.check import check_plans
+from modelc.package.check import check_made, check_plans
 from modelc.package.form import Form
 from modelc.package.schema import Mismatch, compiled
-from modelc.package.spec import FixedInput, PackageTarget, Plan
+from modelc.package.spec import FixedInput, MadeConstant, PackageTarget, Plan, made_bytes
 from modelc.runtime.files import MANIFEST as NAME
 from modelc.runtime.files import MOST_MANIFEST_BYTES, PARAMS, SCHEMA_VERSION
 
@@ -73,6 +73,7 @@ class Manifest:
     files: Mapping[str, FileInfo]
     params: tuple[tuple[int, int], ...]  # offset and bytes of every array in params.bin
     params_bytes: int
+    made: tuple[MadeConstant, ...] = ()  # what opening makes of them
     linked: Linked
     variants: tuple[Plan, ...]
     verification: Mapping[str, Any] | None = None
@@ -95,7 +96,7 @@ class Manifest:
 _ABSENT = (
     *("stride", "loops", "control", "slots", "states", "sizes", "count", "condition", "go", "refusal"),
     *("bounds", "on", "written", "extents", "takes", "free", "matter", "origin"),
-    *("room", "growth"),
+    *("room", "growth", "made"),
 )
 _NUMBERS = frozenset(  # that may depend on sizes
     {"extents", "extent", "offset", "stride", "shape", "strides", "low", "high", "limit", "flops", "bytes", "growth"}
@@ -142,7 +143,8 @@ def parsed(data: Mapping[str, Any], where: str) -> Manifest:
         assert isinstance(manifest, Manifest)
         params = manifest.params_bytes
         _check_files(manifest)
-        check_plans(manifest.variants, params, where)
+        check_made(manifest.made, params)
+        check_plans(manifest.variants, params, where, made_bytes(manifest.made))
     except PackageError as error:
         raise PackageError(f"{where} is damaged: {error}") from None
     for constant in manifest.constants:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from modelc.package.foreign import instruction_bytes
 from modelc.package.manifest import Manifest
-from modelc.package.spec import ALIGNMENT, aligned
+from modelc.package.spec import ALIGNMENT, aligned, made_bytes
 from modelc.package.toolchain import machine_of
 
 COUNTER = 16  # bytes of mc_counter
@@ -15,7 +15,8 @@ COUNTER = 16  # bytes of mc_counter
 
 @dataclass(frozen=True)
 class Memory:
-    """RAM of a handle: the `arena`, `scratch` of each thread, `states` that it keeps, and the `handle` with its tables.
+    """RAM of a handle: the `arena`, `scratch` of each thread, `states` that it keeps, the `handle` with its
+    tables, and constants that are `made` of the parameters, once in a process.
     Flash, or the page cache: `code`, `constants`, and the `tables` of the plan with the rest of the file. What kernels
     take of the stack is not counted: what is large in them is scratch."""
 
@@ -23,6 +24,7 @@ class Memory:
     scratch: int
     states: int
     handle: int
+    made: int
     code: int
     constants: int
     tables: int
@@ -30,7 +32,7 @@ class Memory:
     @property
     def ram(self) -> int:
         """Of a handle with one thread."""
-        return self.arena + self.scratch + self.states + self.handle
+        return self.arena + self.scratch + self.states + self.handle + self.made
 
     @property
     def flash(self) -> int:
@@ -53,6 +55,7 @@ def memory_of(manifest: Manifest, folder: Path) -> Memory:
         scratch=max(plan.scratch_bytes for plan in plans),
         states=sum(state.bytes for plan in plans for state in plan.states),
         handle=sum(map(aligned, pieces)) + 3 * ALIGNMENT,
+        made=made_bytes(manifest.made),
         code=code,
         constants=manifest.params_bytes,
         tables=max(0, file - code - embedded),

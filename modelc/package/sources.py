@@ -24,6 +24,7 @@ HOSTED = (
     "modelc_host.c",
     "modelc_profile.c",
     "modelc_params.c",
+    "modelc_made.c",
     "modelc_clock.c",
     "modelc_files.c",
     "modelc_pool.c",

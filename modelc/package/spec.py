@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -18,11 +18,12 @@ from modelc.package.form import Form, prefix_of
 from modelc.package.tensor import TensorInfo
 from modelc.runtime.library import FOUND, LENGTH
 
-Space = Literal["arena", "params", "input", "output", "random", "slot", "size", "dim"]
+Space = Literal["arena", "params", "made", "input", "output", "random", "slot", "size", "dim"]
 
 ALIGNMENT = 64  # of the arena, of the parameters and of every section in them, in bytes
 
 SIZE_BYTES = 8  # of an int64
+MADE_BYTES = 4  # of a float32
 RANDOM_BYTES = 16  # what random numbers are made of: the handle's seed and the number of the run
 SLOTS = frozenset({"read", "written", "slot"})  # fields of states and of parts of control flow that number a slot
 
@@ -58,9 +59,10 @@ class FixedInput:
 
 @dataclass(frozen=True)
 class Argument:
-    """One pointer that a kernel takes: `offset` bytes into the arena, the parameters, input or output `index`, what
-    random numbers are made of, the plan's size `index`, its free size `index` ("dim"), or where slot `index` points,
-    which control flow sets; in a loop it moves by `stride` bytes with every iteration."""
+    """One pointer that a kernel takes: `offset` bytes into the arena, the parameters, what is made of these when the
+    package is opened, input or output `index`, what random numbers are made of, the plan's size `index`, its free size
+    `index` ("dim"), or where slot `index` points, which control flow sets; in a loop it moves by `stride` bytes with
+    every iteration."""
 
     space: Space
     index: int = 0
@@ -353,6 +355,34 @@ def distinct_kernels(variants: Iterable[Plan]) -> int:
 
 
 @dataclass(frozen=True)
+class MadeConstant:
+    """A constant that the runtime makes when a package is opened: `outer` times `rows` rows of `inner` float32, at
+    `offset` bytes of what is made. Each is a sum of `columns` rows that are stored at `source` bytes of the parameters,
+    times numbers of matrix `matrix`."""
+
+    source: int
+    offset: int
+    outer: int
+    rows: int
+    columns: int
+    inner: int
+    matrix: int
+
+    @property
+    def bytes(self) -> int:
+        return MADE_BYTES * self.outer * self.rows * self.inner
+
+    @property
+    def source_bytes(self) -> int:
+        return MADE_BYTES * self.outer * self.columns * self.inner
+
+
+def made_bytes(made: Sequence[MadeConstant]) -> int:
+    """The memory that constants take which are made when a package is opened."""
+    return max((aligned(constant.offset + constant.bytes) for constant in made), default=0)
+
+
+@dataclass(frozen=True)
 class PackageTarget:
     """The machine that a package is for, and the CPU features (LLVM's names) without which it must not be opened."""
 
@@ -363,11 +393,12 @@ class PackageTarget:
 
 @dataclass(frozen=True)
 class PackageSpec:
-    """Everything that a package is made of. `params` are arrays at 64-byte aligned offsets of params.bin, ascending
-    and apart; `objects` are ELF objects by name; `choices` becomes choices.json; `versions` are of the tools used;
-    `check_addresses`: steps have their checks; `constants` are inputs of the model that the package does not take;
-    `bounds` are the most that values of the model can be which sizes are made of, where a user has said so; `origin`
-    is what the model says of itself; `form` what the package is made as.
+    """Everything that a package is made of. `params` are arrays at 64-byte aligned offsets of params.bin, ascending and
+    apart; `made` are constants that opening makes of them by `matrices`; `objects` are ELF objects by name; `choices`
+    becomes choices.json; `versions` are of the tools used; `check_addresses`: steps have their checks; `constants` are
+    inputs of the model that the package does not take; `bounds` are the most that values of the model can be which
+    sizes are made of, where a user has said so; `origin` is what the model says of itself; `form` what the package is
+    made as.
     """
 
     name: str
@@ -375,6 +406,8 @@ class PackageSpec:
     variants: tuple[Plan, ...]
     objects: Mapping[str, bytes]
     params: tuple[tuple[int, NDArray[Any]], ...] = ()
+    made: tuple[MadeConstant, ...] = ()
+    matrices: tuple[tuple[tuple[float, ...], ...], ...] = ()
     choices: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     flush_denormals: bool = False

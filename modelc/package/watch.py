@@ -23,6 +23,7 @@ LETTERS = {
     "slot": "s",
     "size": "z",
     "dim": "d",
+    "made": "m",
 }
 Data = bytes | bytearray | memoryview  # of bytes
 

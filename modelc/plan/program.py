@@ -29,24 +29,43 @@ from modelc.ir.layout import Layout
 from modelc.ir.nest import Leaf, Nest, Region, walk
 from modelc.ir.program import BoundTask, Placed, Program
 from modelc.ir.sizes import DependsOnSize, Sizes, is_sized, same
-from modelc.package.spec import ArenaTensor, Argument, Extent, FreeSize, Plan, RangeCheck, State, Step, aligned
+from modelc.package.spec import (
+    ArenaTensor,
+    Argument,
+    Extent,
+    FreeSize,
+    MadeConstant,
+    Plan,
+    RangeCheck,
+    State,
+    Step,
+    aligned,
+    made_bytes,
+)
 from modelc.package.tensor import TensorInfo
 from modelc.partition.precision import rounded_values
 from modelc.plan.memory import Lifetime, plan_memory
 from modelc.plan.structure import Assembly, Structured, structured
 from modelc.space.analysis.work import block_flops, executed_dtype
-from modelc.space.rules.derivation import constant_data, rounding_error
+from modelc.space.opening import opening_of
+from modelc.space.rules.derivation import constant_made, rounding_error
+from modelc.space.rules.rule import Sums
 
+Matrix = tuple[tuple[float, ...], ...]
 COMPARED = 512  # bytes at least of two constants that are compared before all are
 SERIAL_FLOPS, SERIAL_BYTES = 100_000, 65_536  # a step with less of both is over before a second thread has woken up
 
 
 @dataclass
 class Parameters:
-    """params.bin while it is filled: equal bytes are stored once."""
+    """params.bin while it is filled: equal bytes are stored once. Where constants are `opened`, sums of weights are
+    stored as their parts; `made` says how opening makes them, by `matrices`."""
 
+    opened: bool = False
     arrays: list[tuple[int, NDArray[Any]]] = field(default_factory=list)
     end: int = 0
+    made: list[MadeConstant] = field(default_factory=list)
+    matrices: list[Matrix] = field(default_factory=list)
     _alike: dict[tuple[int, bytes], list[tuple[int, NDArray[Any]]]] = field(default_factory=dict)  # by some bytes
     _by_use: dict[tuple[int, str, str], tuple[int, object]] = field(default_factory=dict)
 
@@ -57,6 +76,23 @@ class Parameters:
             packed = pack_constant(data, buffer, layout)
             self._by_use[use] = (self._store(packed), data)  # holding `data` keeps its id taken
         return self._by_use[use][0]
+
+    def argument(self, stored: StoredConstant) -> Argument:
+        """Where a kernel finds a constant."""
+        opening = opening_of(stored.made, stored.buffer, stored.layout) if self.opened else None
+        if opening is None:
+            return Argument("params", 0, self.place(stored.data, stored.buffer, stored.layout) + stored.offset)
+        source = self.place(opening.sums.parts(), opening.stored, opening.layout)
+        matrix: Matrix = tuple(map(tuple, opening.sums.matrix.tolist()))
+        if matrix not in self.matrices:
+            self.matrices.append(matrix)
+        shape = (opening.outer, opening.rows, opening.columns, opening.inner)
+        anew = MadeConstant(source, made_bytes(self.made), *shape, self.matrices.index(matrix))
+        like = (constant for constant in self.made if replace(anew, offset=constant.offset) == constant)
+        constant = next(like, anew)
+        if constant is anew:
+            self.made.append(anew)
+        return Argument("made", 0, constant.offset)
 
     def _store(self, array: NDArray[Any]) -> int:
         content = array.reshape(-1).view(np.uint8)
@@ -338,7 +374,7 @@ class _Places:
             stored = stored_constant(self.program, placed, region, task, candidate, derived)
         else:
             stored = _compact(self.program.constants[placed.root], placed)
-        return Argument("params", 0, self.parameters.place(stored.data, stored.buffer, stored.layout) + stored.offset)
+        return self.parameters.argument(stored)
 
 
 def _part(data: NDArray[Any], placed: Placed) -> NDArray[Any]:
@@ -363,12 +399,17 @@ def _compact(data: NDArray[Any], placed: Placed) -> StoredConstant:
 
 @dataclass(frozen=True)
 class StoredConstant:
-    """What a kernel reads of a constant: `data` in `layout` over the logical shape of `buffer`, from byte `offset`."""
+    """What a kernel reads of a constant: what is `made` of the model's, in `layout` over the logical shape of `buffer`,
+    from byte `offset`."""
 
-    data: NDArray[Any]
+    made: NDArray[Any] | Sums
     buffer: Buffer
     layout: Layout
     offset: int = 0
+
+    @cached_property
+    def data(self) -> NDArray[Any]:
+        return self.made.whole() if isinstance(self.made, Sums) else self.made
 
 
 def stored_constant(
@@ -383,7 +424,7 @@ def stored_constant(
     if placed.is_view:
         data = _part(data, placed)
     layout = candidate.layouts.get(region, buffer.layout)
-    return StoredConstant(constant_data(task, candidate.stages, region, data), buffer, layout)
+    return StoredConstant(constant_made(task, candidate.stages, region, data), buffer, layout)
 
 
 @dataclass(frozen=True)

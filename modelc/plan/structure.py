@@ -196,7 +196,7 @@ class Assembly:
         self.slots += plan.slots
 
         def there(a: Argument) -> Argument:
-            if a.space in ("params", "random"):
+            if a.space in ("params", "made", "random"):
                 return a
             if a.space == "slot":
                 return replace(a, index=a.index + slots)

@@ -55,6 +55,7 @@ class Frame(ctypes.Structure):
         ("sizes", _P),
         ("iteration", ctypes.c_int64),
         ("dims", _P),
+        ("made", _P),
     ]
 
 

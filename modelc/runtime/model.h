@@ -118,6 +118,7 @@ typedef struct modelc_frame {
     int64_t *sizes;         /* of outputs, where they depend on data */
     int64_t iteration;      /* of the steady loop that a step is in: its arguments move with it */
     const int64_t *dims;    /* the sizes of the run, where they are free */
+    const uint8_t *made;    /* constants that were made of the parameters when the package was opened; 64-byte aligned */
 } modelc_frame;
 
 typedef void (*modelc_watcher)(void *context, int32_t variant, int32_t step, int32_t after, const modelc_frame *frame);

@@ -93,7 +93,7 @@ static modelc_status finish(modelc_status status, mc_params params, const modelc
     made->params = params.data;
     made->random[0] = chosen->seed;
     made->threads = chosen->threads;
-    if ((status = reserve(made, chosen))) modelc_close(made);
+    if ((status = reserve(made, chosen)) || (status = mc_made_open(made))) modelc_close(made);
     else *handle = made;
     return status;
 }
@@ -134,6 +134,7 @@ void modelc_close(modelc_handle *handle) {
     pthread_mutex_lock(&host->lock); /* a run that goes on ends first */
     mc_pool_close(host->pool);
     pthread_mutex_unlock(&host->lock);
+    mc_made_close(handle);
     pthread_mutex_destroy(&host->lock);
     if (host->memory) mc_unmap(host->memory, (size_t)mc_place(handle, NULL, 1));
     mc_unmap_params(host->params);

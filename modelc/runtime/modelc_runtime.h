@@ -59,9 +59,9 @@ static inline int64_t mc_number_in(const mc_number *number, const mc_frame *fram
     return number->said ? number->said(frame->dims) : number->plain;
 }
 
-/* Where data is: so many bytes into the arena, the parameters, input or output `index`, where slot `index` points, or
- * size `index`. */
-typedef enum { MC_NOWHERE, MC_ARENA, MC_PARAMS, MC_INPUT, MC_OUTPUT, MC_SLOT, MC_SIZE } mc_space;
+/* Where data is: so many bytes into the arena, the parameters, input or output `index`, where slot `index` points, size
+ * `index`, or what is made of the parameters. */
+typedef enum { MC_NOWHERE, MC_ARENA, MC_PARAMS, MC_INPUT, MC_OUTPUT, MC_SLOT, MC_SIZE, MC_MADE } mc_space;
 typedef struct mc_address {
     mc_space space;
     int32_t index;
@@ -160,6 +160,19 @@ typedef struct mc_variant {
     uint64_t cache_bytes; /* of all caches that grow */
 } mc_variant;
 
+/* A constant that is made of the parameters when a package is opened: `outer` times `rows` rows of `inner` floats at byte
+ * `offset` of what is made. Each is a sum of the `columns` rows that lie at byte `source` of the parameters, times a row of
+ * `matrix`. */
+typedef struct mc_made {
+    uint64_t source;
+    uint64_t offset;
+    int64_t outer;
+    int64_t inner;
+    int32_t rows;
+    int32_t columns;
+    const double *matrix; /* [rows, columns] */
+} mc_made;
+
 typedef struct mc_model {
     const char *build_id;
     const char *metadata;
@@ -174,6 +187,9 @@ typedef struct mc_model {
     int32_t slot_count; /* the most of any variant */
     uint8_t params_sha256[32];
     const uint8_t *params; /* where they are in the library; NULL: in params.bin */
+    const mc_made *made;
+    int32_t made_count;
+    uint64_t made_bytes;
 } mc_model;
 
 extern const mc_model mc_the_model; /* in model_plan.c */
@@ -198,6 +214,7 @@ struct modelc_handle {
     uint8_t *scratch; /* where steps run on the calling thread alone */
     uint8_t **slots;
     const uint8_t *params;
+    const uint8_t *made;
     int32_t threads;
     int profiling;
     uint64_t random[2];    /* the seed, and the runs so far */
@@ -260,6 +277,10 @@ modelc_status mc_params_of_file(int fd, uint64_t offset, uint64_t bytes, mc_para
 modelc_status mc_params_of_memory(const void *memory, size_t bytes, mc_params *params);
 modelc_status mc_check_params(const uint8_t *data, const char *folder); /* NULL: they lie in none */
 void mc_unmap_params(mc_params params);
+
+/* modelc_made.c: what is made of a handle's parameters, by the first handle of the process, on its threads. */
+modelc_status mc_made_open(modelc_handle *handle);
+void mc_made_close(modelc_handle *handle);
 
 /* modelc_check.c: whether this machine has the CPU features that the kernels use. */
 modelc_status mc_check_cpu(void);

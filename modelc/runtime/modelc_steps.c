@@ -119,6 +119,7 @@ static uint8_t *at(const mc_frame *frame, mc_address a) {
     switch (a.space) {
     case MC_ARENA: return frame->arena + offset;
     case MC_PARAMS: return (uint8_t *)(uintptr_t)frame->params + offset;
+    case MC_MADE: return (uint8_t *)(uintptr_t)frame->made + offset;
     case MC_INPUT: return (uint8_t *)(uintptr_t)frame->inputs[a.index] + offset;
     case MC_OUTPUT: return (uint8_t *)frame->outputs[a.index] + offset;
     case MC_SLOT: return frame->slots[a.index] + offset;
@@ -222,7 +223,7 @@ modelc_status modelc_run_shaped(modelc_handle *handle, int32_t variant, const in
         (status = check_buffers(v->outputs, v->output_count, (const void *const *)outputs, "output")))
         return status;
     status = MODELC_OK;
-    mc_frame frame = {.params = handle->params, .inputs = inputs, .outputs = outputs};
+    mc_frame frame = {.params = handle->params, .made = handle->made, .inputs = inputs, .outputs = outputs};
     mc_lock(handle);
     mc_kept *kept = &handle->kept[variant];
     int64_t dims[MC_MOST_SIZES];

@@ -12,7 +12,7 @@
  * the library knows, and with --profile a line "step CALLS NANOSECONDS NAME" for every step. The exit status is the
  * modelc_status, or 100 for the driver's own errors.
  * With --watch it writes what steps read and wrote to the open file FD (package/watch.py): the file ROWS has lines "STEP AFTER SPACE INDEX
- * OFFSET STRIDE BYTES CALLS" (SPACE is a letter: arena, params, input, output, random, slot, size: aPiorsz), each a place of
+ * OFFSET STRIDE BYTES CALLS" (SPACE is a letter: arena, params, input, output, random, slot, size, made: aPiorszm), each a place of
  * which so many bytes are written before (AFTER 0) or after the step, in its first CALLS calls and those whose number is a
  * power of two; before them come the number of the row and that of the call, two int64. At the end both are -1.
  * With --describe it prints a line "VARIANT input|output DTYPE EXTENT..." for every tensor, and runs nothing.
@@ -170,6 +170,7 @@ static const uint8_t *place_of(const watched *row, const modelc_frame *frame) {
     switch (row->space) {
     case 'a': base = frame->arena; break;
     case 'P': base = frame->params; break;
+    case 'm': base = frame->made; break;
     case 'i': base = frame->inputs[row->index]; break;
     case 'o': base = frame->outputs[row->index]; break;
     case 'r': base = (const uint8_t *)frame->random; break;

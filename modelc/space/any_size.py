@@ -18,7 +18,7 @@ from modelc.ir.loop import Loop
 from modelc.ir.sizes import DependsOnSize, Sizes
 from modelc.ir.verify_nest import verify_nest
 from modelc.space.check import check_iterators, check_sizes, derived_by
-from modelc.space.choose import Chosen, Offer, Schedules
+from modelc.space.choose import Chosen, Offer, Schedule, Schedules
 from modelc.space.nest.build import nest_of
 from modelc.space.sketch import Sketch
 from modelc.space.sketches.phases import separate
@@ -56,21 +56,29 @@ def _weighed(task: Task, usual: Task, looks: Looks) -> list[tuple[Task, float]]:
     return [(usual if run == at_usual else instance(task, run), weight) for run, weight in looks.weighed]
 
 
-def chosen_at_all_sizes(task: Task, usual: Task, schedules: Schedules, looks: Looks) -> Chosen:
-    """The schedule of a Task of any size, which is `usual` at the usual one. Raises InvalidIR where there is none."""
+def chosen_at_all_sizes(
+    task: Task, usual: Task, schedules: Schedules, looks: Looks, preferred: Schedule | None = None
+) -> Chosen:
+    """The schedule of a Task of any size, which is `usual` at the usual one: the `preferred` one where that holds at
+    all sizes. Raises InvalidIR where there is none."""
     rejected = list[str]()
-    for chosen in ranked_at_all_sizes(task, usual, schedules, looks, rejected):
+    for chosen in ranked_at_all_sizes(task, usual, schedules, looks, rejected, preferred):
         return replace(chosen, rejected=tuple(rejected))
     raise InvalidIR(f"no schedule holds for every size; the last one, because {rejected[-1]}")
 
 
 def ranked_at_all_sizes(
-    task: Task, usual: Task, schedules: Schedules, looks: Looks, rejected: list[str]
+    task: Task,
+    usual: Task,
+    schedules: Schedules,
+    looks: Looks,
+    rejected: list[str],
+    preferred: Schedule | None = None,
 ) -> Iterator[Chosen]:
-    """The schedules of a Task that hold at all sizes, the best at the usual one first; `rejected` gets why others do
-    not."""
+    """The schedules of a Task that hold at all sizes, the `preferred` one and then the best at the usual one first;
+    `rejected` gets why others do not."""
     at_samples = [usual, *(instance(task, run) for run in looks.samples[1:])]
-    for candidates in _in_order(usual, _weighed(task, usual, looks), schedules):
+    for candidates in _in_order(usual, _weighed(task, usual, looks), schedules, preferred):
         try:
             yield _held(task, at_samples, candidates(at_samples), looks, schedules.target.caches[0].line)
         except (Unexplained, DependsOnSize, InvalidIR, ValueError) as wrong:
@@ -87,16 +95,19 @@ def accepted_at_all_sizes(task: Task, candidate: Candidate, schedules: Schedules
         raise InvalidIR(f"its schedule does not hold for every size: {wrong}") from None
 
 
-def _in_order(usual: Task, weighed: Sequence[tuple[Task, float]], schedules: Schedules) -> Iterator[Candidates]:
-    """Schedules of a Task, the best on the whole first, then others that are good at the usual size, and those that are
-    for any size: as each is there where it is offered, as the same point of its Sketch is at each size, and as that is
-    at the usual one. Then those that are good at sizes that count less, which may have loops that no other has. At last
-    one that every Task has."""
+def _in_order(
+    usual: Task, weighed: Sequence[tuple[Task, float]], schedules: Schedules, preferred: Schedule | None = None
+) -> Iterator[Candidates]:
+    """Schedules of a Task, the `preferred` one and then the best on the whole first, then others that are good at the
+    usual size, and those that are for any size: as each is there where it is offered, as the same point of its Sketch
+    is at each size, and as that is at the usual one. Then those that are good at sizes that count less, which may have
+    loops that no other has. At last one that every Task has."""
     best = _best_on_the_whole(usual, weighed, schedules)
     tried = {id(offer) for offer in best}
     others = [offer for offer in schedules.ranked(usual) if id(offer) not in tried]
     elsewhere = (offer for task, weight in weighed if weight < CONSTRUCTED for offer in schedules.ranked(task)[:OFFERS])
-    for offer in chain(best, others, _for_any_size(usual, schedules), elsewhere):
+    first = [preferred] if isinstance(preferred, Offer) else []
+    for offer in chain(first, best, others, _for_any_size(usual, schedules), elsewhere):
 
         def as_offered(tasks: Sequence[Task], offer: Offer = offer) -> Sequence[Candidate]:
             return [offer.candidate] * len(tasks)

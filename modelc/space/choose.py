@@ -229,16 +229,20 @@ class Schedules:
         """Takes what accepted() says for what is known."""
         self.made.accepted.setdefault((task.hash, chosen.candidate.key), chosen)
 
-    def near(self, task: Task, share: float) -> Iterator[Schedule]:
+    def near(self, task: Task, share: float) -> Iterator[Offer]:
         """Everything that is constructed for the canonical `task` and not slower than its best by more than a `share`
         of that, the best first."""
         best = self.ranked(task)[0]
-        every = [constructed(s, self.target.cores, MANY) for s in self.families(task)[0]]
+        every = [
+            Offer(self, task, point.seconds, 0, number, tuple(map(int, point.point)))
+            for number, sketch in enumerate(self.families(task)[0])
+            for point in constructed(sketch, self.target.cores, MANY)
+        ]
         yield best
-        for schedule in sorted((s for points in every for s in points), key=lambda s: s.seconds):
-            if schedule.seconds > (1 + share) * best.seconds:
+        for offer in sorted(every, key=lambda offer: offer.seconds):
+            if offer.seconds > (1 + share) * best.seconds:
                 return
-            yield schedule
+            yield offer
 
     def narrower(self, task: Task) -> Iterator[Constructed]:
         """Everything that is constructed in vectors of half the lanes, a quarter, and so on: what is slower, and fills

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,9 @@ from numpy.typing import NDArray
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate
-from modelc.ir.expr import DTYPES
 from modelc.ir.program import BoundTask, Program
 from modelc.space.choose import Schedule, Schedules
+from modelc.space.opening import stored_bytes
 from modelc.space.rules.derivation import derive, rules
 
 SHARE = 0.02  # of a Program's seconds, for all constants together
@@ -166,15 +165,16 @@ def _places(readers: Mapping[str, Reader]) -> dict[str, dict[str, int]]:
     return {key: {name: root(numbers[0]) for name, numbers in reader.reads.items()} for key, reader in readers.items()}
 
 
-def forms_of(reader: Reader, candidate: Candidate) -> Iterator[tuple[str, Form, int]]:
-    """The constant buffers of a Task, the form in which a Candidate reads each, and its bytes."""
+def forms_of(reader: Reader, candidate: Candidate, opened: bool = False) -> Iterator[tuple[str, Form, int]]:
+    """The constant buffers of a Task, the form in which a Candidate reads each, and its bytes in a package, which may
+    be `opened` from parts."""
     rule_of, derived = rules(), derive(reader.task, candidate.stages)
     anew = [str(stage) for stage in candidate.stages if rule_of[stage.rule].constant is not None]
     for name in reader.reads:
         buffer = derived.buffer(name)
         layout = candidate.layouts.get(name, buffer.layout)
         changed = anew if buffer.shape != reader.task.buffer(name).shape else []
-        size = prod(layout.shape(buffer.shape)) * DTYPES[buffer.dtype].itemsize
+        size = stored_bytes(reader.task, candidate, derived, name, opened)
         yield name, (str(layout), str(buffer.shape), *changed), size
 
 

@@ -25,9 +25,10 @@ from modelc.package import (
     run_emulated,
 )
 from modelc.package.read import sha256_of
-from modelc.package.spec import Branch, Plan
+from modelc.package.spec import Branch, Plan, made_bytes
 from modelc.package.tensor import with_shapes
 from modelc.package.watch import Watch
+from modelc.runtime.shown import size
 from modelc.verify.draw import draw_inputs, roles_of
 from modelc.verify.engine import Engine
 from modelc.verify.reference import fixed_inputs
@@ -64,6 +65,16 @@ class Runner:
         else:
             with _as_verification():
                 check_described(package)
+
+    @property
+    def opening_note(self) -> str:
+        """How long it took to make constants of the parameters; "" where none are made, or another machine is
+        emulated."""
+        made = made_bytes(self._package.manifest.made)
+        if self._engine is None or not made:
+            return ""
+        taken = f"{1e3 * self._engine.seconds:.0f} ms"
+        return f"opening the package took {taken}, in which {size(made)} of constants are made of its parameters"
 
     def run(self, variant: int, feed: Arrays, watch: Watch | None = None) -> Arrays:
         """The outputs of the `variant` that takes the feed; what `watch` names is looked at on the way. Raises

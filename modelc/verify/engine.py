@@ -52,7 +52,9 @@ class Engine:
         os.close(writing)
         path = str(Path(self._path).resolve())
         try:
-            self.about: str = self._ask("open", engine=self.engine, path=path, threads=self._threads)["about"]
+            opened = self._ask("open", engine=self.engine, path=path, threads=self._threads)
+            self.about: str = opened["about"]
+            self.seconds: float = opened["seconds"]  # that it took to open
         except BaseException:
             self.close()
             raise

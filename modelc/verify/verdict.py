@@ -168,6 +168,7 @@ def verify_outputs(
             whole.collect(reports, number, within.judge if within else None)
         failure = failure or next((why for number, why in declined.items() if number not in ran), None)
         notes = [] if failure else [not_run_note(number, runner.not_run(number), read) for number in variants]
+        notes += [] if failure else [runner.opening_note]
     kernels = tuple(report for watched in inside for report in watched.judge.reports.values())
     if behind:
         notes.append("nothing was compared of runs that find a cache: where a process makes one run, each is the first")
@@ -258,7 +259,7 @@ class _Inside:
         of_steps = uses_by_step(self.blueprint.program, plan, phases)
         rows = rows_of(of_steps, plan, phases, self.effort.calls)
         if not self.judge.runs:
-            self.judge.look_at_constants(self.package.path, plan, of_steps)
+            self.judge.look_at_constants(self.package, plan, of_steps)
         self.judge.begin({tensor.name: feed[tensor.name] for tensor in plan.inputs})
 
         within = {k for control in plan.control for k in range(control.first, control.end)}

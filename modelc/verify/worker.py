@@ -1,6 +1,7 @@
 """An engine in a process of its own: reads commands as JSON lines, answers one line to each.
 
-    {"open": {"engine": "ort", "path": "model.onnx", "threads": 2}}      {"about": "onnxruntime 1.23"}
+    {"open": {"engine": "ort", "path": "model.onnx", "threads": 2}}      {"about": "onnxruntime 1.23",
+                                                                          "seconds": 0.2}
     {"run": {"inputs": "in.npz", "outputs": "out.npz"}}                  {}
     {"run each": {"runs": [[["in.npz", "more.npz"], "out.npz"], ...], "at_once": 2}}   so many runs side by side, each
                                           on what its files have together; {}
@@ -214,7 +215,7 @@ def watched(package: runtime.Model, inputs: Arrays, places: Sequence[Sequence[An
             calls[number] += 1
             if call >= most and call & (call - 1):
                 continue
-            base = getattr(frame, space if space in ("arena", "params", "random") else f"{space}s")
+            base = getattr(frame, space if space in ("arena", "params", "made", "random") else f"{space}s")
             if space in ("input", "output", "slot"):
                 base = base[index]
             address = (base or 0) + offset + frame.iteration * stride + (8 * index if space in ("size", "dim") else 0)
@@ -257,8 +258,9 @@ def serve() -> None:
         answer: dict[str, Any] = {}
         try:
             if command == "open":
+                start = time.perf_counter()
                 opened = ENGINES[given["engine"]](given["path"], given["threads"])
-                answer["about"] = opened.about
+                answer["about"], answer["seconds"] = opened.about, time.perf_counter() - start
             assert opened is not None
             if command == "shapes":
                 made = opened.run(read_arrays(given["inputs"]))

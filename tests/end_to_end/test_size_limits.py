@@ -14,10 +14,9 @@ import modelc
 from modelc.compile.config import load_config
 from modelc.compile.limits import Limits
 from modelc.errors import ConfigError
-from modelc.ir.graph import Graph, Value
 from modelc.package import read_package
 from modelc.runtime import load
-from modelc.space.constants import Within, is_quantized
+from modelc.space.constants import Within
 from modelc.target import load_target
 
 TARGET = "x86-64-v3"
@@ -51,7 +50,7 @@ def test_growth_is_said_and_limits_are_kept(model: Path, tmp_path: Path) -> None
     assert free.constants.model_bytes == plain and free.constants.stored_bytes == free.params_bytes > 2 * plain
     (row,) = free.constants.growth
     assert row.why == "sums of weights (winograd)" and "window" in row.nodes
-    kept = compiled(model, tmp_path, max_params=f"{plain}B")
+    kept = compiled(model, tmp_path, max_params=f"{plain}B", params="stored")
     assert kept.params_bytes == plain == kept.constants.stored_bytes and kept.constants.schedules
     assert 0 <= kept.constants.slower[0] < 10
     assert read_package(tmp_path / "p").manifest.params_bytes == plain
@@ -96,21 +95,52 @@ def test_limits_that_cannot_be_met_are_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_quantized_models_grow_less(tmp_path: Path) -> None:
-    """By a fifth at most without a limit, where that loses little; another limit lifts it."""
-    rng = np.random.default_rng(0)
-    weights = rng.standard_normal((64, 32, 3, 3)).astype(np.float32)
-    constants = {"w": weights, "v": rng.standard_normal((64, 32)).astype(np.float32)}
-    floats = Graph("f", (), (), {n: Value(n, "float32", a.shape, a) for n, a in constants.items()}, ())
-    narrow = {n: Value(n, "int8", a.shape, a.astype(np.int8)) for n, a in constants.items()}
-    assert not is_quantized(floats) and is_quantized(replace(floats, values=narrow))
-    assert not is_quantized(replace(floats, values=narrow | {"w": floats.values["w"]}))
-    for dtype in ("int64", "bool"):  # whole numbers of many bits, and bytes that are truth values
-        other = {n: replace(v, dtype=dtype, data=v.data.astype(dtype)) for n, v in narrow.items() if v.data is not None}
-        assert not is_quantized(replace(floats, values=other))
-    within = Within(1000, 1150, (0.013,), {"task": None})  # type: ignore[dict-item]
-    (note,) = Limits().notes(within)
-    assert "kept within 1.2 times the quantized model's, 1.3% slower by estimate" in note
-    (note,) = Limits().notes(replace(within, stored_bytes=1500))
-    assert "are 1.50 times the quantized model's" in note and "more than 2% slower" in note
-    assert not Limits(params="100x").notes(within) and not Limits().notes(replace(within, schedules={}))
+def test_what_size_costs_is_said() -> None:
+    """Schedules that were taken for the default limit, and constants for which there are none."""
+    within = Within(1000, 1150, slower=(0.013,), schedules={"task": None})  # type: ignore[dict-item]
+    (note,) = Limits().notes(within, 1000)
+    assert "within 1.2 times the model's file, 1.3% slower by estimate" in note
+    (note,) = Limits().notes(replace(within, stored_bytes=1500), 1000)
+    assert "are 1.50 times the model's file, and there are no schedules for less" in note
+    assert not Limits(params="100x").notes(within, 1000) and not Limits().notes(replace(within, slower=(0.0,)), 1000)
+
+
+def test_sums_of_weights_are_made_when_the_package_is_opened(model: Path, tmp_path: Path) -> None:
+    """By default where they would take more than 1.2 times the model's file; the kernels, and what they compute, are
+    the same bit for bit."""
+    packages = {
+        name: compiled(model, tmp_path, output=tmp_path / name, **options)
+        for name, options in {"auto": {}, "stored": {"params": "stored", "max_params": "100x"}}.items()
+    }
+    auto, stored = packages["auto"], packages["stored"]
+    assert auto.constants.opened and auto.params_bytes < 1.2 * auto.file_bytes
+    assert not stored.constants.opened and stored.params_bytes > 2 * auto.params_bytes
+    assert stored.params_bytes == auto.params_bytes - 4 * 64 * 32 * 9 + auto.made_bytes
+    manifest = read_package(tmp_path / "auto").manifest
+    spaces = {a.space for step in manifest.variants[0].steps for a in step.arguments}
+    assert "made" in spaces and sum(constant.bytes for constant in manifest.made) == auto.made_bytes
+    if set(load_target(TARGET).features) <= set(load_target("native").features):
+        feed = np.random.default_rng(1).standard_normal((1, 32, 24, 24)).astype(np.float32)
+        results = []
+        for name in packages:
+            with load(tmp_path / name, threads=2) as first, load(tmp_path / name, threads=1) as second:
+                results += [opened.run({"x": feed})["y"].copy() for opened in (first, second)]
+        assert all(np.array_equal(result, results[0]) for result in results)
+
+
+def test_a_package_that_is_not_opened_stores_its_sums(model: Path, tmp_path: Path) -> None:
+    made = compiled(model, tmp_path, freestanding=True)
+    assert not made.made_bytes and made.params_bytes < 1.2 * made.file_bytes
+    with pytest.raises(ConfigError, match="a free-standing package is not opened"):
+        compiled(model, tmp_path, freestanding=True, params="opened")
+    with pytest.raises(ConfigError, match="codegen.params is 'never'; expected stored, opened, auto"):
+        text = (Path(modelc.__file__).parents[1] / "configs" / "default.yaml").read_text()
+        (tmp_path / "c.yaml").write_text(text.replace("params: auto", "params: never"))
+        load_config(tmp_path / "c.yaml")
+
+
+def test_choices_say_what_is_opened(model: Path, tmp_path: Path) -> None:
+    compiled(model, tmp_path, params="opened", output=tmp_path / "first")
+    compiled(model, tmp_path, choices=tmp_path / "first", target=None, output=tmp_path / "second")
+    params = [(tmp_path / name / "params.bin").read_bytes() for name in ("first", "second")]
+    assert params[0] == params[1] and len(params[0]) < 90_000

@@ -24,7 +24,7 @@ from modelc.space.rules.dimensions import collapse_rule, expose_rule, factor_rul
 from modelc.space.rules.extend import extend_rule, lengthen_rule
 from modelc.space.rules.fuse import fuse_rule, fused_constant
 from modelc.space.rules.rfactor import rfactor_rule
-from modelc.space.rules.rule import DoesNotApply, Rule
+from modelc.space.rules.rule import DoesNotApply, Rule, Sums
 from modelc.space.rules.strassen import error_bound as strassen_bound
 from modelc.space.rules.strassen import strassen_rule, summed_kernel
 from modelc.space.rules.widen import widen_rule
@@ -108,11 +108,21 @@ def derive(task: Task, stages: tuple[Stage, ...]) -> Task:
 
 def constant_data(task: Task, stages: tuple[Stage, ...], name: str, data: NDArray[Any]) -> NDArray[Any]:
     """What constant `name` of `task` holds after `stages`, some of which compute it anew."""
+    made = constant_made(task, stages, name, data)
+    return made.whole() if isinstance(made, Sums) else made
+
+
+def constant_made(task: Task, stages: tuple[Stage, ...], name: str, data: NDArray[Any]) -> NDArray[Any] | Sums:
+    """The same as the Sums that it is, where no stage after those that add up changes its shape."""
+    made: NDArray[Any] | Sums = data
     for stage in stages:
-        anew = rules()[stage.rule].constant
-        data = data if anew is None else anew(task, name, data, **stage.args)
-        task = derived(task, stage)
-    return data
+        anew, after = rules()[stage.rule].constant, derived(task, stage)
+        if anew is not None and not isinstance(made, Sums):
+            made = anew(task, name, made, **stage.args)
+        elif anew is not None and isinstance(made, Sums) and after.buffer(name).shape != task.buffer(name).shape:
+            made = anew(task, name, made.whole(), **stage.args)
+        task = after
+    return made
 
 
 def rounding_error(task: Task, stages: tuple[Stage, ...]) -> float:

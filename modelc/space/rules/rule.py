@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
+from math import prod
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from modelc.ir.block import AnyBlock, Block, Buffer, Iter, Task
@@ -16,10 +18,48 @@ from modelc.ir.layout import Layout, stored_in
 from modelc.target import Target
 
 Args = Mapping[str, str | int]
+SUMMED = 1 << 12  # elements of each part that are added at once: they lie in the caches
 
 
 class DoesNotApply(Exception):
     """The rule's precondition does not hold for this Task."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """A constant that a rule makes of another by adding up parts of that: of shape (*points, others...), where the
+    other's parts are (*taps, others...). Row t of `matrix` [products of points, products of taps] says how much of each
+    part is in sum t; they are added in float64, in the order of the parts, and rounded once to `dtype`; the parts are
+    of `parts_dtype`. modelc_made.c adds in the same order."""
+
+    matrix: NDArray[np.float64]
+    points: tuple[int, ...]
+    taps: tuple[int, ...]
+    dtype: str
+    parts_dtype: str
+    parts: Callable[[], NDArray[Any]]
+
+    @property
+    def terms(self) -> list[list[tuple[int, float]]]:
+        """Of each sum, the parts and their factors."""
+        return [[(k, float(x)) for k, x in enumerate(row) if x] for row in self.matrix]
+
+    def whole(self) -> NDArray[Any]:
+        """The sums."""
+        parts = self.parts()
+        others = parts.shape[len(self.taps) :]
+        flat = parts.reshape(prod(self.taps), -1)
+        result = np.zeros((prod(self.points), flat.shape[1]), self.dtype)
+        terms = self.terms
+        for start in range(0, flat.shape[1], SUMMED):
+            columns = slice(start, start + SUMMED)
+            real = flat[:, columns].astype(np.float64)
+            for t, ((first, factor), *further) in ((t, row) for t, row in enumerate(terms) if row):
+                total = factor * real[first]
+                for k, more in further:
+                    total += more * real[k]
+                result[t, columns] = total
+        return result.reshape(*self.points, *others)
 
 
 @dataclass(frozen=True)
@@ -31,14 +71,15 @@ class Rule:
 
     `proposed(task, target)` says with which arguments it is worth trying before the Task is scheduled; the estimated
     time decides. Rules without it are asked for where schedules are made. `constant(task, name, data, **args)` gives
-    what constant `name` of the Task holds afterwards: an array of the shape that the new Task says.
+    what constant `name` of the Task holds afterwards: an array of the shape that the new Task says, or the Sums that
+    are that.
     `error_bound(task, **args)` is for rules that round otherwise: by how much an element may then be away from the
     exact sum, times the largest input times the largest weight."""
 
     name: str
     apply: Callable[..., Task]
     proposed: Callable[[Task, Target], Iterable[Args]] | None = None
-    constant: Callable[..., NDArray[Any]] | None = None
+    constant: Callable[..., NDArray[Any] | Sums] | None = None
     error_bound: Callable[..., float] | None = None
 
 

@@ -37,6 +37,7 @@ from modelc.ir.expr import Const, Expr, Load, Var, op, select, variables
 from modelc.ir.layout import Layout, stored_in
 from modelc.space.rules.rule import (
     DoesNotApply,
+    Sums,
     contracted,
     exchanged,
     fresh,
@@ -48,7 +49,6 @@ from modelc.space.rules.rule import (
 from modelc.space.rules.sums import Matrix, matrix_times
 
 LEVELS = (1, 2)  # how often matrices are cut in halves
-SUMMED = 1 << 14  # elements of every part of a kernel that are added up at once
 
 # Of each product: the parts of A that are added up [row half][depth half], those of B [depth half][column half], and
 # the parts of C that it is added to [row half][column half].
@@ -334,32 +334,24 @@ def _within(layout: Layout, outer: int, rank: int) -> Layout:
 
 def summed_kernel(
     task: Task, name: str, data: NDArray[Any], block: str, rows: str, columns: str, depth: str, levels: int
-) -> NDArray[Any]:
+) -> NDArray[Any] | Sums:
     """What constant `name` holds after strassen_rule(task, block, ...): for each product a sum of parts of the kernel,
-    added up in float64, of shape (products, the kernel's with columns and depth cut); any other constant as it is."""
+    of shape (products, the kernel's with columns and depth cut); any other constant as it is."""
     matrices = operands(task, task.block(block))
     assert matrices is not None
     if matrices.kernel.buffer != name:
         return data
     by = coefficients(levels)
-    whole = data.reshape(task.buffer(name).shape)
     deep, wide = (matrices.kernel.indices.index(Var(n)) for n in (depth, columns))
-    halves = [np.array_split(k, by.parts, axis=wide) for k in np.array_split(whole, by.parts, axis=deep)]
-    flat = {
-        (l, j): np.ascontiguousarray(part).reshape(-1) for l, row in enumerate(halves) for j, part in enumerate(row)
-    }
-    terms = [[(at, float(x)) for at, x in np.ndenumerate(factors) if x] for factors in by.kernel]
-    size = flat[0, 0].size
-    result = np.empty((by.products, size), data.dtype)
-    for start in range(0, size, SUMMED):  # while the parts lie near
-        part = slice(start, min(start + SUMMED, size))
-        real = {at: values[part].astype(np.float64) for at, values in flat.items()}
-        for t, ((first, x), *others) in enumerate(terms):
-            total = x * real[first]
-            for at, factor in others:
-                total += factor * real[at]
-            result[t, part] = total
-    return result.reshape(by.products, *halves[0][0].shape)
+
+    def parts() -> NDArray[Any]:
+        whole = data.reshape(task.buffer(name).shape)
+        cut = (half for part in np.split(whole, by.parts, deep) for half in np.split(part, by.parts, wide))
+        return np.stack([*cut])
+
+    factors = by.kernel.reshape(by.products, -1).astype(np.float64)
+    dtype = data.dtype.name
+    return Sums(factors, (by.products,), (by.parts**2,), dtype, dtype, parts)
 
 
 def error_bound(task: Task, block: str, rows: str, columns: str, depth: str, levels: int) -> float:

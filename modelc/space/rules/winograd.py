@@ -44,11 +44,10 @@ from modelc.ir.block import Block, Buffer, Iter, Task
 from modelc.ir.expr import Const, Expr, Load, Var, cast, op, select, substitute, variables
 from modelc.ir.layout import Layout, stored_in
 from modelc.space.rules.filters import ALONE, Transform, transform, whole_transform
-from modelc.space.rules.rule import DoesNotApply, exchanged, fresh, reindexed, replaced, sole_consumer
+from modelc.space.rules.rule import DoesNotApply, Sums, exchanged, fresh, reindexed, replaced, sole_consumer
 from modelc.space.rules.sums import matrix_times
 from modelc.space.rules.windows import Window, Windows, tile_sizes, windows
 
-KERNELS = 1 << 12  # that are transformed at once: what is between fits the caches
 # tile rows and columns, points of a transformed tile and of a tile, rows and columns of phases by dilation, by stride
 _ITERATORS = ("th", "tw", "e", "f", "ti", "tj", "hp", "wp", "hs", "ws")
 
@@ -374,31 +373,29 @@ class _Winograd:
         return op("add", op("mul", index, phase.extent), Var(phase.name)) if phase else index
 
 
-def transformed_kernel(task: Task, name: str, data: NDArray[Any], block: str, m: int) -> NDArray[Any]:
+def transformed_kernel(task: Task, name: str, data: NDArray[Any], block: str, m: int) -> NDArray[Any] | Sums:
     """What constant `name` holds after winograd_rule(task, block, m): G g G^T for the kernel, of shape (points, points,
-    what has a kernel of its own, other dimensions), computed in float64, which has whole numbers exactly; any other
-    constant as it is."""
+    what has a kernel of its own, other dimensions); any other constant as it is."""
     anchor = task.block(block)
     assert isinstance(anchor, Block)
     slid = windows(task, anchor)
     assert slid is not None
     if slid.kernel.buffer != name:
         return data
-    dims, g = slid.kernel_dims, np.array(transform_of(slid, m).kernel)
-    whole = np.moveaxis(data.reshape(task.buffer(name).shape), dims, range(len(dims)))
-    extents = whole.shape[: len(dims)]
-    whole = np.pad(whole, [(0, 1)] * len(dims) + [(0, 0)] * (whole.ndim - len(dims)))  # zeros: taps without an element
-    places = [_elements(anchor, slid, w, extents[k]) for k, w in enumerate(slid.both)]
-    moved = whole[places[0]][:, None] if len(dims) == 1 else whole[places[0][:, None], places[1][None]]
-    count = moved[0, 0].size
-    flat = moved.reshape(*moved.shape[:2], count)
-    second = g if len(dims) > 1 else np.ones((1, 1))
-    transformed = np.empty((len(g), len(second), count), np.float32 if slid.largest is None else np.int16)
-    for start in range(0, count, KERNELS):
-        part = slice(start, start + KERNELS)
-        columns = np.einsum("er,rsn->esn", g, np.ascontiguousarray(flat[..., part], np.float64))
-        transformed[..., part] = np.einsum("fs,esn->efn", second, columns)
-    return transformed.reshape(len(g), len(second), *moved.shape[2:])
+    g = np.array(transform_of(slid, m).kernel)
+    second = g if len(slid.kernel_dims) > 1 else np.ones((1, 1))
+    points, of_taps = (len(g), len(second)), (g.shape[1], second.shape[1])
+
+    def taps() -> NDArray[Any]:
+        dims = slid.kernel_dims
+        whole = np.moveaxis(data.reshape(task.buffer(name).shape), dims, range(len(dims)))
+        extents = whole.shape[: len(dims)]
+        whole = np.pad(whole, [(0, 1)] * len(dims) + [(0, 0)] * (whole.ndim - len(dims)))  # for taps without an element
+        places = [_elements(anchor, slid, w, extents[k]) for k, w in enumerate(slid.both)]
+        return whole[places[0]][:, None] if len(dims) == 1 else whole[places[0][:, None], places[1][None]]
+
+    dtype = "float32" if slid.largest is None else "int16"
+    return Sums(np.kron(g, second).astype(np.float64), points, of_taps, dtype, data.dtype.name, taps)
 
 
 def transform_of(slid: Windows, m: int) -> Transform:

@@ -4,7 +4,6 @@ these were made for, bit for bit; and that equals the model's constants where no
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,12 @@ from numpy.typing import NDArray
 from modelc.ir.block import Buffer
 from modelc.ir.graph import Graph
 from modelc.ir.program import BoundTask, Placed, Program
-from modelc.package.spec import Plan
+from modelc.package import Package
+from modelc.package.spec import MadeConstant, Plan
 from modelc.passes.flush_subnormals import subnormals
-from modelc.plan.program import stored_constant
+from modelc.plan.program import StoredConstant, stored_constant
 from modelc.runtime.files import PARAMS
+from modelc.space.opening import opening_of
 from modelc.verify.kernels.blueprint import Scheduled
 from modelc.verify.kernels.calls import Use
 from modelc.verify.kernels.stored import logical
@@ -26,35 +27,49 @@ Fault = tuple[Program, BoundTask, str, str]  # where, the value's name, and what
 
 
 def wrong_constants(
-    folder: Path, plan: Plan, of_steps: Sequence[Sequence[Use]], scheduled: Mapping[str, Scheduled]
+    package: Package, plan: Plan, of_steps: Sequence[Sequence[Use]], scheduled: Mapping[str, Scheduled]
 ) -> Iterator[Fault]:
-    """The constants in `folder` that are others than those that a plan's kernels were made for. A package whose library
-    holds its parameters has no file to compare."""
-    path = folder / PARAMS
+    """The constants of a package that are others than those that a plan's kernels were made for, or that opening makes
+    these of. A package whose library holds its parameters has no file to compare."""
+    path = package.path / PARAMS
     if not path.exists() or not path.stat().st_size:
         return
     params = np.memmap(path, np.uint8, "r")
-    compared: set[tuple[int, int, str]] = set()
+    compared: set[tuple[int | MadeConstant, int, str]] = set()
+    sources = {constant.offset: constant for constant in package.manifest.made}
     for step, uses in zip(plan.steps, of_steps, strict=True):
         for iteration, use in enumerate(uses):
             for argument, buffer in zip(step.arguments, use.arguments, strict=True):
                 placed = use.program.values.get(use.bound.values.get(buffer, ""))
-                if argument.space != "params" or placed is None:
+                if argument.space not in ("params", "made") or placed is None:
                     continue
                 offset = argument.offset + iteration * argument.stride
-                key = (offset, id(use.program.constants[placed.root]), use.bound.task.hash + buffer)
-                if key not in compared and (sentence := _wrong(params, offset, placed, use, buffer, scheduled)):
+                source = sources[offset] if argument.space == "made" else None
+                key = (source or offset, id(use.program.constants[placed.root]), use.bound.task.hash + buffer)
+                if key not in compared and (sentence := _wrong(params, offset, source, placed, use, buffer, scheduled)):
                     yield use.program, use.bound, placed.name, sentence
                 compared.add(key)
 
 
 def _wrong(
-    params: Array, offset: int, placed: Placed, use: Use, buffer: str, scheduled: Mapping[str, Scheduled]
+    params: Array,
+    offset: int,
+    source: MadeConstant | None,
+    placed: Placed,
+    use: Use,
+    buffer: str,
+    scheduled: Mapping[str, Scheduled],
 ) -> str | None:
-    """What is wrong with the constant that a kernel reads from `offset` on."""
+    """What is wrong with the constant that a kernel reads from `offset` on, or that is made of a `source`."""
     made, own = scheduled[use.bound.task.hash], use.bound.task.buffers
     region = next(b.name for mine, b in zip(own, made.task.buffers, strict=True) if mine.name == buffer)
     stored = stored_constant(use.program, placed, region, made.task, made.candidate, made.derived)
+    if source is not None:
+        opening = opening_of(stored.made, stored.buffer, stored.layout)
+        shape = (source.outer, source.rows, source.columns, source.inner)
+        if opening is None or (opening.outer, opening.rows, opening.columns, opening.inner) != shape:
+            return "is made otherwise when the package is opened than its schedule says"
+        stored, offset = StoredConstant(opening.sums.parts(), opening.stored, opening.layout), source.source
     there = Buffer(placed.name, stored.data.dtype.name, stored.buffer.shape, stored.layout)
     begin = offset - stored.offset
     held = logical(there, params[begin : begin + there.bytes].tobytes())

@@ -15,7 +15,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -26,6 +25,7 @@ from modelc.forks import cores, shared
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import DTYPES
 from modelc.ir.program import BoundTask, Program
+from modelc.package import Package
 from modelc.package.spec import Plan
 from modelc.runtime.files import PARAMS
 from modelc.verify.compare import differences, unsettled
@@ -128,14 +128,15 @@ class Judge:
                     roots.setdefault(task, []).append(root)
         return roots
 
-    def look_at_constants(self, folder: Path, plan: Plan, of_steps: Sequence[Sequence[Use]]) -> None:
-        """Compares all constants of the package in `folder`."""
+    def look_at_constants(self, package: Package, plan: Plan, of_steps: Sequence[Sequence[Use]]) -> None:
+        """Compares all constants of a package."""
         program = self.blueprint.program
-        self._compared = (folder / PARAMS).exists()
+        self._compared = (package.path / PARAMS).exists()
         for name, sentence in wrongly_imported(program, self.blueprint.graph):
             bound = next(bound for bound in program.tasks if name in bound.values.values())
             self._fault(program, bound, name, sentence)
-        for where, bound, name, sentence in wrong_constants(folder, plan, of_steps, self.blueprint.scheduled):
+        scheduled = self.blueprint.scheduled
+        for where, bound, name, sentence in wrong_constants(package, plan, of_steps, scheduled):
             self._fault(where, bound, name, sentence)
 
     def begin(self, feed: Mapping[str, Array]) -> None:
