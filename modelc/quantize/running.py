@@ -10,7 +10,7 @@ from modelc.quantize.samples import Arrays
 from modelc.verify.engine import Engine
 
 ENGINE = "ort-real"  # computes in float32 between what is rounded
-TOGETHER = 4  # runs for each thread that are asked for at once
+TOGETHER = 2  # runs for each thread that are asked for at once
 
 Say = Callable[[str], None]
 

@@ -79,7 +79,8 @@ def params_bytes(deciding: Deciding, ways: Mapping[str, str]) -> int:
 
 def stored_bytes(tensor: TensorProto) -> int:
     """What the numbers of a tensor take."""
-    return prod(tensor.dims) * int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    elements: int = prod(tensor.dims)
+    return elements * int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 
 def worth(rows: Collection[Row]) -> tuple[Row, ...]:
