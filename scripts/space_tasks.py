@@ -44,7 +44,7 @@ def model_file(name: str, models: Path, folder: Path) -> Path:
     kind, _, size = name.partition("-")
     cases = {case.name: case for case in ansor_ops.cases()}
     if kind == PRODUCT and size.isdigit():
-        write_model(path, int(size))
+        write_model(path, (int(size),) * 3)
     elif name in cases:
         onnx.save(cases[name].build()[0], path)
     else:

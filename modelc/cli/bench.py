@@ -30,8 +30,8 @@ USAGE = "modelc bench PKG.modelc --against ort --model MODEL.onnx"
     "--against",
     metavar="ENGINES",
     multiple=True,
-    help="ort, ort-daz (denormals as zero), ort-plain (not optimised), openvino, openvino-bf16; or other packages, "
-    "PKG.modelc. Several with commas, or the flag again.",
+    help="ort, ort-daz (denormals as zero), ort-exact (exact products of bytes), ort-plain (not optimised), openvino, "
+    "openvino-bf16; or other packages, PKG.modelc. Several with commas, or the flag again.",
 )
 @click.option(
     "--model", metavar="MODEL.onnx", type=PATH, callback=no_package(USAGE), help="What the other engines run."

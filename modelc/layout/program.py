@@ -23,6 +23,11 @@ class Like:
     graph: Graph
     program: Program
 
+    @property
+    def tasks(self) -> tuple[frozenset[str], ...]:
+        """The nodes of each Task."""
+        return tuple(frozenset(bound.task.nodes) for bound in self.program.tasks)
+
     def body(self, name: str) -> Like | None:
         """The same of a body of control flow."""
         graph = next((body for node in self.graph.nodes for body in node.bodies if body.name == name), None)
@@ -38,7 +43,7 @@ def partition(
     Raises ModelError for an unknown operator."""
     ready = graph if isinstance(graph, Prepared) else prepared(graph)
     choice = choice or choose(ready.graph, ready.pieces, drafting(attention_bytes), LayoutPolicy())
-    draft = drafting(attention_bytes, choice.cuts, like.program.values if like else None)
+    draft = drafting(attention_bytes, choice.cuts, like.tasks if like else None)
     graph, pieces, layouts = converted(ready.graph, ready.pieces, choice)
     made = draft(graph, pieces, layouts)
     program = made.program(graph)

@@ -6,44 +6,47 @@
     R = sum(P)    reductions of rows of P that Y's maps read: what a zero point of V is multiplied with
 
 Told by structure: S is read by P's Pieces alone, and P by Y's and R's alone. The Task computes a tile of whole rows of
-S at a time, so S and P never go through memory; rows that are too long for the cache are left to Tasks of their own.
+S at a time, so S never goes through memory, nor does P, unless it is an output of the model: then it is written as it
+is made. Rows that are too long for the cache are left to Tasks of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from math import prod
 
 from modelc.ir.block import Block
 from modelc.ir.expr import DTYPES, Expr, Load, Var, variables
 from modelc.ir.program import is_contraction
-from modelc.partition.groups import Groups
+from modelc.partition.groups import Groups, Nodes
 
 LEAST_ROWS = 4  # query rows per key matrix for which arranging the keys pays
 KEYS_SHARE = 0.25  # of the cache that the keys may take: every tile of rows reads all of them again
+FAR_KEYS_SHARE = 1.5  # the same where scores would go through memory, which takes longer than to read keys again
+LAST_LEVEL = 32  # times the cache: scores of all heads that are larger go through memory
 TILE_ROWS = 16  # rows of scores and of weights that have to lie in the cache together
 
 
-def fuse_attention(groups: Groups, cache_bytes: int, stored: Collection[str] | None) -> None:
+def fuse_attention(groups: Groups, cache_bytes: int, tasks: Collection[Nodes] | None) -> None:
     """Merges the groups of every attention whose rows fit `cache_bytes`, TILE_ROWS of them at a time; or, where it is
-    said which values are `stored` at other sizes, of those whose scores are not."""
+    said of which nodes the `tasks` are at other sizes, of those that are one there."""
     for g in sorted(groups.members):
         if g not in groups.members:
             continue
-        rows = _Rows.of(groups, g)
-        if rows is None or (scores := _scores(groups, g, rows, cache_bytes, stored)) is None:
+        rows = Rows.of(groups, g)
+        if rows is None or (scores := _scores(groups, g, rows, cache_bytes, tasks)) is None:
             continue
         groups.merge([scores, g, *_values(groups, g, rows)])
 
 
-class _Rows:
+class Rows:
     """A group that reduces along dimension `dim` of what it reads, and writes `result`, of the same shape."""
 
     def __init__(self, result: str, shape: tuple[int, ...], dim: int, blocks: tuple[Block, ...]) -> None:
         self.result, self.shape, self.dim, self.blocks = result, shape, dim, blocks
 
     @staticmethod
-    def of(groups: Groups, g: int) -> _Rows | None:
+    def of(groups: Groups, g: int) -> Rows | None:
         pieces = [groups.pieces[k] for k in groups.members[g]]
         leaving = groups.leaving(groups.members[g])
         blocks = tuple(b for p in pieces for b in p.blocks if isinstance(b, Block))
@@ -62,7 +65,7 @@ class _Rows:
                 return None
         if len(dims) != 1:
             return None
-        return _Rows(leaving[0], shape, dims.pop(), blocks)
+        return Rows(leaving[0], shape, dims.pop(), blocks)
 
     def takes(self, name: str, shape: tuple[int, ...]) -> bool:
         """Whether every Block reads `name`, of that shape, row by row: plainly, the reduced dimension in its place."""
@@ -101,7 +104,7 @@ def _contraction(groups: Groups, g: int) -> Block | None:
     return block if all(isinstance(i, Var) for i in block.writes[0].indices) else None
 
 
-def _scores(groups: Groups, g: int, rows: _Rows, cache_bytes: int, stored: Collection[str] | None) -> int | None:
+def _scores(groups: Groups, g: int, rows: Rows, cache_bytes: int, tasks: Collection[Nodes] | None) -> int | None:
     """The group of the contraction whose result the rows are of."""
     work, members = groups.work, set(groups.members[g])
     for name in dict.fromkeys(x for k in groups.members[g] for x in groups.pieces[k].reads):
@@ -122,18 +125,27 @@ def _scores(groups: Groups, g: int, rows: _Rows, cache_bytes: int, stored: Colle
         batch = [i.extent for i in block.spatial if all(i.name in variables(r) for r in block.reads)]
         keys = prod(sample) // prod(batch) * max(DTYPES[work.dtypes[r.buffer]].itemsize for r in keyed)
         row_bytes = rows.shape[rows.dim] * DTYPES["float32"].itemsize
-        fits = keys <= KEYS_SHARE * cache_bytes and 2 * TILE_ROWS * row_bytes <= cache_bytes
+        far = prod(rows.shape) * DTYPES["float32"].itemsize > LAST_LEVEL * cache_bytes
+        share = FAR_KEYS_SHARE if far else KEYS_SHARE
+        fits = keys <= share * cache_bytes and 2 * TILE_ROWS * row_bytes <= cache_bytes
         enough = max((i.extent for i in queries), default=0) >= LEAST_ROWS and rows.shape[rows.dim] >= LEAST_ROWS
-        if beside and len(keyed) == 1 and (enough and fits if stored is None else name not in stored):
+        if beside and len(keyed) == 1 and (enough and fits if tasks is None else _is_one(groups, (g, other), tasks)):
             return other
     return None
 
 
-def _values(groups: Groups, g: int, rows: _Rows) -> list[int]:
+def _is_one(groups: Groups, both: Sequence[int], tasks: Collection[Nodes]) -> bool:
+    """Whether one of the `tasks` has a node of each of the groups."""
+    pieces = ([groups.pieces[k] for k in groups.members[g]] for g in both)
+    nodes = [{source for piece in of_group for source in piece.nodes} for of_group in pieces]
+    return any(all(not task.isdisjoint(names) for names in nodes) for task in tasks)
+
+
+def _values(groups: Groups, g: int, rows: Rows) -> list[int]:
     """The groups of the contraction that reads the rows, and reduces over what they are long in, and of the reductions
     of rows that its maps read: all that reads the rows; none of them if anything else does."""
     readers = groups.readers.get(rows.result, set()) - set(groups.members[g])
-    if rows.result in groups.work.kept:
+    if rows.result in groups.work.cuts:
         return []
     reading = {groups.group[k] for k in readers}
     contracting = [other for other in reading if _weighed(groups, other, rows)]
@@ -143,7 +155,7 @@ def _values(groups: Groups, g: int, rows: _Rows) -> list[int]:
     return [*sums, *contracting]
 
 
-def _weighed(groups: Groups, g: int, rows: _Rows) -> bool:
+def _weighed(groups: Groups, g: int, rows: Rows) -> bool:
     """Whether the group is a contraction of the rows, over what they are long in, and its maps."""
     block = _contraction(groups, g)
     reading = _reading(groups, g, rows.result)
@@ -157,9 +169,9 @@ def _weighed(groups: Groups, g: int, rows: _Rows) -> bool:
     return prod(i.extent for i in width) >= LEAST_ROWS and reads[0].indices[rows.dim] == Var(over.name)
 
 
-def _summed(groups: Groups, g: int, rows: _Rows, values: int) -> bool:
+def _summed(groups: Groups, g: int, rows: Rows, values: int) -> bool:
     """Whether the group makes one number of each row, for `values` alone, and of nothing else."""
-    own = _Rows.of(groups, g)
+    own = Rows.of(groups, g)
     if own is None or own.dim != rows.dim or not own.takes(rows.result, rows.shape):
         return False
     members = set(groups.members[g])
@@ -174,4 +186,4 @@ def _reading(groups: Groups, g: int, name: str) -> list[Block]:
     return [b for b in blocks if name in b.buffers_read]
 
 
-__all__ = ["fuse_attention"]
+__all__ = ["Rows", "fuse_attention"]

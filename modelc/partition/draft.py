@@ -19,7 +19,7 @@ from modelc.ir.expr import Load, Var
 from modelc.ir.graph import Graph, Node
 from modelc.ir.layout import Layout, Layouts
 from modelc.partition.fuse import fused
-from modelc.partition.groups import Work
+from modelc.partition.groups import Nodes, Work
 from modelc.partition.pieces import Piece, moved, pieces_of
 from modelc.partition.sink import sink_moves
 from modelc.partition.stored_bytes import stored_as_bytes
@@ -44,15 +44,15 @@ def prepared(graph: Graph) -> Prepared:
     return Prepared(graph, notes, pieces)
 
 
-def drafting(attention_bytes: int, cuts: Collection[str] = (), stored: Collection[str] | None = None) -> Drafting:
+def drafting(attention_bytes: int, cuts: Collection[str] = (), tasks: Collection[Nodes] | None = None) -> Drafting:
     """How Pieces become Tasks: attention becomes one where its rows of scores fit into `attention_bytes` of cache, or,
-    where it is said which values are `stored` at other sizes, where its scores are not; with each of the values `cuts`
-    a Task ends."""
+    where it is said of which nodes the `tasks` are at other sizes, where it is one there; with each of the values
+    `cuts` a Task ends."""
 
     def draft(graph: Graph, pieces: list[Piece], layouts: Layouts) -> Draft:
         work = _work(graph, pieces, find_views(graph, pieces, layouts))
-        work = replace(work, kept=work.kept | set(cuts))
-        groups = fused(work, attention_bytes, stored)
+        work = replace(work, kept=work.kept | set(cuts), cuts=frozenset(cuts))
+        groups = fused(work, attention_bytes, tasks)
         return Draft(*stored_as_bytes(work, [[work.pieces[k] for k in group] for group in groups]), layouts)
 
     return draft

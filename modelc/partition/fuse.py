@@ -5,6 +5,7 @@
     maps        what is left of the maps is joined with each other in the same way
     prologues   a group of maps whose only reader works element by element joins the reader: operands of an epilogue,
                 inputs of a reduction (softmax, norms), never of a contraction or a window
+    by rows     what rounds rows to bytes joins the reductions of these rows: both read, or compute, them once
     attention   contractions before and after the reductions of rows join them: attention.py
 
 What addresses are computed from is stored before the Task that reads it, so that it can be checked. A fusion that would
@@ -14,15 +15,16 @@ make two Tasks wait for each other is not done.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from math import prod
 
 from modelc.ir.addresses import addressing
 from modelc.ir.block import Block, OpaqueBlock
-from modelc.ir.expr import Load, Var, size
+from modelc.ir.expr import DTYPES, Const, Load, Var, size
 from modelc.ir.program import is_contraction
-from modelc.partition.attention import fuse_attention
-from modelc.partition.groups import Groups, Work
+from modelc.partition.attention import Rows, fuse_attention
+from modelc.partition.groups import NOTHING, Groups, Nodes, Work
 from modelc.partition.pieces import Piece, identity, moved, plain_write
 
 # Operations on one element in a Task, at most: of so many, writing what is in between and reading it again would add
@@ -31,10 +33,10 @@ OPERATIONS = 128
 READERS = 256  # of a value that a group has turned away since it last grew: then it is done
 
 
-def fused(work: Work, attention_bytes: int = 0, stored: Collection[str] | None = None) -> list[list[int]]:
+def fused(work: Work, attention_bytes: int = 0, tasks: Collection[Nodes] | None = None) -> list[list[int]]:
     """The Pieces (positions) of every Task, in an order in which the Tasks can run. `attention_bytes` of cache are
-    there for rows of attention scores; 0: no attention in one Task. `stored`: as fuse_attention() takes it."""
-    return Fusion(work).run(attention_bytes, stored)
+    there for rows of attention scores; 0: no attention in one Task. `tasks`: as fuse_attention() takes them."""
+    return Fusion(work).run(attention_bytes, tasks)
 
 
 class Fusion(Groups):
@@ -44,7 +46,7 @@ class Fusion(Groups):
         super().__init__(work)
         self.maps = [_map_shape(p, work.shapes) for p in self.pieces]
 
-    def run(self, attention_bytes: int, stored: Collection[str] | None) -> list[list[int]]:
+    def run(self, attention_bytes: int, tasks: Collection[Nodes] | None) -> list[list[int]]:
         for k in reversed(range(len(self.pieces))):
             if self.pieces[k].reduces and not self.pieces[k].opaque:
                 self.grow(k)
@@ -53,8 +55,10 @@ class Fusion(Groups):
                 self.grow(k)
         for g in sorted(self.members, reverse=True):
             self.prologue(g)
+        for g in sorted(self.members):
+            self.rounded_by_rows(g)
         if attention_bytes:
-            fuse_attention(self, attention_bytes, stored)
+            fuse_attention(self, attention_bytes, tasks)
         return self.ordered()
 
     # --- epilogues ------------------------------------------------------------------------------------------------
@@ -127,6 +131,39 @@ class Fusion(Groups):
         largest = max(self.sized(k, sizes) for k in sorted((*members, *others)))
         if largest <= OPERATIONS and not self.depends(needs, members):
             self.merge([others[0], members[0]])
+
+    # --- by rows --------------------------------------------------------------------------------------------------
+
+    def rounded_by_rows(self, g: int) -> None:
+        """Merges maps that round rows to bytes, by what a group's reductions make of these rows, into the group; then
+        what makes the rows, if nothing else reads it."""
+        rows = Rows.of(self, g) if g in self.members else None
+        if rows is None or rows.shape[rows.dim] != 1 or rows.result in self.work.cuts:
+            return
+        shapes, members = self.work.shapes, self.members[g]
+        reduced = {x for k in members for x in self.pieces[k].reads if rows.takes(x, shapes[x])}
+        for h in sorted({self.group[k] for k in self.readers.get(rows.result, NOTHING)} - {g}):
+            others = self.members[h]
+            shared = sorted(reduced & {x for k in others for x in self.pieces[k].reads})
+            needs = {n for k in others for n in self.needs[k]} - set(others) - set(members)
+            rounds = [DTYPES[self.work.dtypes[x]].itemsize for x in self.leaving(others)] == [1]
+            if not shared or not rounds or self.depends(needs, members):
+                continue
+            if all(self.by_row(k, rows, shapes[shared[0]]) for k in others):
+                self.merge([members[0], others[0]])
+                for x in shared:
+                    self.prologue(self.group[self.writer[x]] if x in self.writer else g)
+                return
+
+    def by_row(self, k: int, rows: Rows, shape: tuple[int, ...]) -> bool:
+        """Whether Piece `k` is a map over `shape` that reads the number of the row which it is in."""
+        if self.maps[k] != shape:
+            return False
+        (block,) = self.pieces[k].blocks
+        assert isinstance(block, Block)
+        at = tuple(Const(0) if d == rows.dim else i for d, i in enumerate(block.writes[0].indices))
+        reads = [r for r in block.reads if r.buffer == rows.result]
+        return all(len(r.indices) == len(at) and identity(r, replace(block, writes=(Load("", at),))) for r in reads)
 
 
 def taken_inside(piece: Piece, name: str, shape: tuple[int, ...]) -> bool:

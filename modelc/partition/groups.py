@@ -14,6 +14,7 @@ from modelc.partition.views import Region
 
 SEARCHED = 4096  # groups between two, at most, that are looked through for a way from one to the other
 
+Nodes = frozenset[str]  # of a Task
 NOTHING: frozenset[int] = frozenset()
 
 
@@ -29,6 +30,7 @@ class Work:
     part_of: Mapping[str, str]  # a Region that a copy fills -> the value that it is a part of
     constants: Mapping[str, NDArray[Any]]
     kept: frozenset[str]  # values that something else than a Piece needs: outputs, sources of views, parts of Concats
+    cuts: frozenset[str] = frozenset()  # those of them with which a Task has to end
 
 
 class Groups:

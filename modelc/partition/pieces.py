@@ -33,6 +33,11 @@ class Piece:
     tables: Mapping[str, Array]
     alone: bool = False
 
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The model's nodes that it is of."""
+        return self.node.source or (self.node.name,)
+
     @cached_property
     def reads(self) -> tuple[str, ...]:
         """What the Blocks read from elsewhere."""

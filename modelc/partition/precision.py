@@ -135,7 +135,7 @@ class Narrowed:
         compact = copied - task.constants  # as the Task that rounds them writes them
         buffers = tuple(replace(b, strides=None) if b.name in compact else b for b in task.buffers)
         task, inside = replace(task, buffers=buffers), {*operands}
-        for buffer in (x for x in task.inputs if x in operands and x not in narrow):
+        for buffer in (x for x in (*task.inputs, *task.outputs) if x in operands and x not in narrow):
             task, copy = _copied(task, buffer, self.dtype)
             inside = inside - {buffer} | {copy}
         changed = {*narrow, *(inside - {*task.inputs, *task.outputs})}
@@ -261,7 +261,8 @@ def _moved(block: AnyBlock) -> Iterator[str | None]:
 
 
 def _copied(task: Task, buffer: str, dtype: str) -> tuple[Task, str]:
-    """`task` with a copy of what it reads from `buffer`, and the copy's name: its contractions multiply that."""
+    """`task` with a copy of what it reads from `buffer`, or writes there for others too, and the copy's name: its
+    contractions multiply that."""
     source, copy = task.buffer(buffer), unused(task, f"{buffer}_copy")
     block = moving(unused(task, f"round_{buffer}"), source.shape, copy, buffer)
     multiplied = {b.name: loads for b, loads in products(task, dtype)}
@@ -274,7 +275,9 @@ def _copied(task: Task, buffer: str, dtype: str) -> tuple[Task, str]:
         for b in task.blocks
     ]
     local = Buffer(copy, source.dtype, source.shape, source.layout)
-    return replace(task, blocks=(block, *blocks), buffers=(*task.buffers, local)), copy
+    writers = [k for k, b in enumerate(task.blocks) if isinstance(b, Block) and buffer in {w.buffer for w in b.writes}]
+    blocks.insert(max(writers, default=-1) + 1, block)
+    return replace(task, blocks=tuple(blocks), buffers=(*task.buffers, local)), copy
 
 
 def _rounding_task(name: str, source: Placed, target: Placed) -> BoundTask:

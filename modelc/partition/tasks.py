@@ -98,7 +98,7 @@ def bound_task(
     constants = frozenset(names[x] for x in inputs if work.places[x].root in work.constants)
     ops = [p.node.op.lower() for p in group][:NAMED_NODES]
     title = re.sub(r"\W+", "_", "_".join([*ops, str(number)]))
-    nodes = tuple(dict.fromkeys(s for p in group for s in p.node.source or (p.node.name,)))
+    nodes = tuple(dict.fromkeys(s for p in group for s in p.nodes))
     ins, outs = (tuple(names[x] for x in dict.fromkeys(values)) for values in (inputs, outputs))
     task = Task(title, tuple(buffers), ins, outs, final, _anchor(final), constants, nodes)
     return BoundTask(task, result, _guards(work, group, names))

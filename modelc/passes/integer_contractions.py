@@ -52,6 +52,7 @@ from modelc.passes.quantized import (
     read_as_stored,
     refusal,
     restored,
+    rows_of,
     shifted,
     stored,
     stored_as,
@@ -125,7 +126,7 @@ class IntegerContractions:
         x, w = operand(e, node.inputs[0]), operand(e, node.inputs[1])
         assert x is not None and w is not None
         if e.data(w.whole) is None:
-            return product(e, x, w, units_for(node, None, 0, self.units))
+            return product(e, x, w, units_for(node, None, 0, self.units, rows_of(e, node)))
         weights = centred_weights(e, w, node)
         assert weights is not None
         scale = x.scale * w.scale  # in float32, as a quantizer computes the scale of biases
@@ -168,7 +169,7 @@ class IntegerContractions:
         else:
             w = np.ascontiguousarray(w.T) if node.attrs.get("transB", 0) else w
             operation, channels, summed, columns, attrs = "MatMulInteger", len(e.shape(x)) - 1, 0, 1, {}
-        units, dtype = units_for(node, w, columns, self.units), e.value(x).dtype
+        units, dtype = units_for(node, w, columns, self.units, rows_of(e, node)), e.value(x).dtype
         to = stored_as(dtype, units)
         if to != dtype:
             x, zero = stored(e, x, to, zero)
@@ -213,7 +214,7 @@ class IntegerContractions:
         weights = w.astype(np.int64) - (less.astype(np.int64).reshape(along) if less.size > 1 else int(less.max()))
         if not can_be_narrowed(weights, columns, node):
             return None
-        units = units_for(node, weights, columns, self.units)
+        units = units_for(node, weights, columns, self.units, rows_of(e, node))
         if padded(summed, depth_of(dtype, units), group) is None:
             return None
         if zero is None:

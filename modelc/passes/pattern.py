@@ -39,7 +39,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Number:
-    """A constant whose elements are all `value`, to float32's precision."""
+    """A constant whose elements are all `value`, to float32's precision; of 0, exactly."""
 
     value: float
 
@@ -199,7 +199,7 @@ Found = tuple[dict[str, str], tuple[Node, ...]]
 def _value(editor: Editor, name: str, pattern: Pattern, bound: dict[str, str]) -> Iterator[Found]:
     if isinstance(pattern, Number):
         scalar = editor.scalar(name) if name else None
-        if scalar is not None and abs(scalar - pattern.value) <= 1e-6 * max(abs(pattern.value), 1e-30):
+        if scalar is not None and abs(scalar - pattern.value) <= 1e-6 * abs(pattern.value):
             yield bound, ()
         return
     if isinstance(pattern, Constant) and editor.data(name) is None:

@@ -21,6 +21,7 @@ Array = NDArray[Any]
 SHIFT = 128  # between the numbers of int8 and uint8 that stand for the same
 ALL_BYTES = (-SHIFT, SHIFT - 1)
 LARGEST_SUM = (1 << 31) - 1
+WIDENING = 2 / 3  # of the speed of an instruction for WIDE numbers is left where weights are widened for a single row
 LEAST_CHANNELS = 8  # of an output: fewer do not fill a vector's lanes
 LEAST_ROWS = 4  # that read columns which are computed, for these to be put into an instruction's order
 MOST_PADDING = 1.5  # times the channels that are summed
@@ -32,16 +33,23 @@ def stored_as(dtype: str, units: Sequence[Multiplied]) -> str:
     return dtype if dtype in activations or not activations else sorted(activations)[0]
 
 
-def units_for(node: Node, weights: Array | None, columns: int, units: Sequence[Multiplied]) -> tuple[Multiplied, ...]:
-    """Those that multiply the weights of `node`, with columns in dimension `columns`, exactly: the fastest where some
-    do only these. None: weights that are computed."""
+def units_for(
+    node: Node, weights: Array | None, columns: int, units: Sequence[Multiplied], rows: int
+) -> tuple[Multiplied, ...]:
+    """Those that multiply the weights of `node`, with columns in dimension `columns`, exactly: the fastest for so many
+    `rows` where some do only these. None: weights that are computed."""
     if all(u.within is None for u in units):
         return tuple(units)
     if weights is None:
         exact = [u for u in units if u.bounds == ALL_BYTES]
     else:
         exact = [u for u in units if can_be_narrowed(weights, columns, node, u.bounds)]
-    return tuple(sorted(exact, key=lambda u: u.speed)[-1:])
+    return tuple(sorted(exact, key=lambda u: u.speed * (WIDENING if rows == 1 and u.activations == WIDE else 1))[-1:])
+
+
+def rows_of(e: Editor, node: Node) -> int:
+    """How many rows of activations are multiplied with the weights of `node`; 0 where these are windows."""
+    return 0 if "Conv" in node.op else prod(e.shape(node.inputs[0])[:-1])
 
 
 def bounds_of(units: Sequence[Multiplied]) -> tuple[int, int]:
@@ -261,14 +269,14 @@ def refusal(e: Editor, node: Node, units: Sequence[Multiplied]) -> str | None:
     if x.axis is not None or x.zero.size > 1 or e.value(x.whole).dtype not in BYTES:
         return "activations are not bytes with one scale"
     if e.data(w.whole) is None:
-        units = units_for(node, None, 0, units)
+        units = units_for(node, None, 0, units, rows_of(e, node))
         return slow(units) or product_refusal(e, node, x, w, units)
     weights, columns = centred_weights(e, w, node), columns_of(node, e.shape(node.inputs[1]))
     if weights is None:
         return "weights less their zero points are no int8, by channels in groups"
     if columns is None or (w.axis is not None and w.axis != columns) or node.attrs.get("transA", 0):
         return "scales are not by output channel"
-    groups, units = int(node.attrs.get("group", 1)), units_for(node, weights, columns, units)
+    groups, units = int(node.attrs.get("group", 1)), units_for(node, weights, columns, units, rows_of(e, node))
     if said := slow(units):
         return said
     summed = weights.shape[1] if node.op == "Conv" else weights.shape[1 - columns]
@@ -314,7 +322,7 @@ def whole_refusal(e: Editor, node: Node, units: Sequence[Multiplied]) -> str | N
     a, w = node.inputs[0], node.inputs[3 if node.op.startswith("QLinear") else 1]
     if not units:
         return "the target has no instruction that multiplies bytes and adds to int32"
-    taken = [u.activations for u in units]
+    taken = [u.activations for u in units if u.within is None or "within" in node.attrs]
     if e.data(w) is None and (len(node.inputs) > 2 or node.op != "MatMulInteger"):
         return "both operands are computed, with zero points"
     if node.op.startswith("QLinear") or e.value(w).dtype != WEIGHTS or e.value(a).dtype not in taken:

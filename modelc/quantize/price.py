@@ -41,7 +41,7 @@ def limits_of_weights(target: Target) -> tuple[int, ...]:
     bytes, it may have one for smaller ones, which is faster than what it does with all."""
     within = [unit.within for unit in multiplied(target) if unit.activations in BYTES]
     smaller = {min(-low, high) for low, high in filter(None, within)} if None not in within else set()
-    return (*sorted(smaller, reverse=True), LARGEST)
+    return (*sorted(smaller - {LARGEST}, reverse=True), LARGEST)
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,9 @@ static double now(void) {
 #define AVX2_INT8X64(c)                                                                                    \
     __asm__ volatile("vpmaddubsw %t2, %t3, %t1\n\tvpmaddwd %t3, %t1, %t1\n\tvpaddd %t1, %t0, %t0"         \
                      : "+x"(c), "=&x"(t) : "x"(a), "x"(b));
+#define AVX2_INT8X127(c)                                                                                   \
+    __asm__ volatile("vpsignb %t3, %t2, %t1\n\tvpmaddubsw %t1, %t2, %t1\n\tvpmaddwd %t3, %t1, %t1\n\t"      \
+                     "vpaddd %t1, %t0, %t0" : "+x"(c), "=&x"(t) : "x"(a), "x"(b));
 #define AVX_VNNI(c) __asm__ volatile("%{vex%} vpdpbusd %t1, %t2, %t0" : "+x"(c) : "x"(a), "x"(b));
 #define AVX512_BF16(c) __asm__ volatile("vdpbf16ps %1, %2, %0" : "+v"(c) : "v"(a), "v"(b));
 #define AVX512_VNNI(c) __asm__ volatile("vpdpbusd %1, %2, %0" : "+v"(c) : "v"(a), "v"(b));
@@ -114,6 +117,7 @@ RUN(avx2_f32, "avx2-f32", EACH(AVX2_F32))
 #endif
 #ifdef __AVX2__
 RUN(avx2_int8x64, "avx2-int8x64", vector t; EACH(AVX2_INT8X64))
+RUN(avx2_int8x127, "avx2-int8x127", vector t; EACH(AVX2_INT8X127))
 RUN(avx2_int16, "avx2-int16", vector t; EACH(AVX2_INT16))
 RUN(avx2_int16x16, "avx2-int16x16", vector t; EACH(AVX2_INT16))
 #endif

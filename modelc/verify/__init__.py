@@ -7,6 +7,7 @@ found.py                 the sizes that runs find
 ways.py                  inputs that take each way through control flow
 kernels/                 every kernel by what it means
 whole.py, reference.py   ONNX Runtime beside the whole
+saturation.py            how far ONNX Runtime's own products of bytes saturate
 witness.py, pieces.py    ONNX Runtime beside single kernels, where the whole departs
 beginning.py             where a departure begins that a model amplifies
 compare.py               how far two tensors are apart, and whether that is near enough

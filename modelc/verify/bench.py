@@ -21,10 +21,12 @@ from modelc.package.spec import Plan
 from modelc.package.toolchain import native_machine
 from modelc.target import Peak, Unit, best_unit, probe
 from modelc.verb import Progress
-from modelc.verify.check import for_the_model, given_or_drawn, other_model, variant_of
+from modelc.verify.check import Arrays, for_the_model, given_or_drawn, other_model, variant_of
 from modelc.verify.engine import NAMES, Engine
 from modelc.verify.noise import FixedLoop, noise_of
+from modelc.verify.saturation import saturation
 
+SATURATING = {"ort", "ort-daz"}  # engines whose products of bytes saturate on some CPUs
 LOOP = "a fixed loop"  # among what is timed by turns
 SUFFIX = ".modelc"  # of what is a package among engines
 BRIEF = 10  # slices of a short look, all in the same processes
@@ -56,8 +58,9 @@ def bench(
 
     Args:
         package: A package for this machine.
-        against: What it is timed beside, one or several: ort, ort-daz (with denormals as zero), ort-plain (without
-            optimisations), openvino (in float32), openvino-bf16, or other packages, PKG.modelc.
+        against: What it is timed beside, one or several: ort, ort-daz (with denormals as zero), ort-exact (with
+            exact products of bytes, which saturate on CPUs without VNNI), ort-plain (without optimisations), openvino
+            (in float32), openvino-bf16, or other packages, PKG.modelc.
         model: The model that the engines run, as of modelc.compile.
         threads: Of each engine.
         seconds: About how long each is timed.
@@ -102,17 +105,20 @@ def bench(
         for other in packages:
             same_boundary(read, number, at_inputs(native_package(other), feed))
         engines: dict[str, Engine] = {}
+        made: dict[str, Arrays] = {}
         for name in ("modelc", *packages, *others):
             say(f"opening {name}")
             run = package if name == "modelc" else name if name in packages else path
             assert run is not None
             engines[name] = stack.enter_context(Engine("modelc" if name in packages else name, run, threads))
-            engines[name].run(for_the_model(read, feed) if name in others else feed)
+            made[name] = engines[name].run(for_the_model(read, feed) if name in others else feed)
         plan = read.manifest.variants[number]
         peaks = {dtype: stack.enter_context(Peak(unit, threads)) for dtype, unit in _units(plan).items() if peak}
         times = alternating({**engines, **peaks, LOOP: FixedLoop()}, seconds, say, SLICES, FRESH)
         abouts = {name: name if name in packages else engine.about for name, engine in engines.items()}
         notes = [] if path is None else list(other_model(read, path))
+        if path is not None and SATURATING & {*others}:
+            notes += filter(None, [saturation(path, for_the_model(read, feed), plan, made["modelc"])])
     noise = noise_of(times.pop(LOOP))
     ours = median(times["modelc"])
     gflops = {dtype: peak_timer.gflops(median(times.pop(dtype))) for dtype, peak_timer in peaks.items()}

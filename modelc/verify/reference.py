@@ -28,7 +28,8 @@ def fixed_inputs(package: Package) -> dict[str, NDArray[Any]]:
 
 class Reference:
     """A model for what a package computes of the same inputs. `path` is a file that ONNX Runtime takes: the model's own
-    where the package draws no numbers and has what the model has, and no product of bytes saturates."""
+    where the package draws no numbers and has what the model has, and no product of bytes saturates. `signed` is the
+    same with weights of bytes as the model has them."""
 
     def __init__(self, package: Package, model: str | Path) -> None:
         self._package, self._model, self.path = package, Path(model), Path(model)
@@ -41,7 +42,8 @@ class Reference:
             shapes = {t.name: t.shape for t in (*plan.inputs, *(s.input for s in plan.states))}
             drawn = numbers(self._graph(shapes), 0, 0) if plan.draws else {}
             self._given = with_numbers_given(self._model, fixed_inputs(package), drawn, self.path)
-        self.path = with_unsigned_weights(self.path, Path(self._folder.name) / "unsigned.onnx")
+        self.signed = self.path
+        self.path = with_unsigned_weights(self.signed, Path(self._folder.name) / "unsigned.onnx")
 
     def feed(self, inputs: Arrays, run: int) -> dict[str, NDArray[Any]]:
         """What the model takes where the package takes `inputs`, in the run of that number. Under emulation every run

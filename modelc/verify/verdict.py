@@ -54,6 +54,7 @@ from modelc.verify.narrow import narrow_outputs
 from modelc.verify.pieces import Limits, Written
 from modelc.verify.reference import Reference, fixed_inputs
 from modelc.verify.report import NAMED, Report
+from modelc.verify.saturation import saturation
 from modelc.verify.whole import Whole, moved_runs
 from modelc.verify.witness import Witnessed, compare_pieces
 
@@ -153,6 +154,8 @@ def verify_outputs(
                 within.end(made)
             expected = reference.run(fed)
             carried.after(expected)
+            if compared == 1:
+                whole.notes.append(saturation(wanted.signed, fed, read.manifest.variants[number], made, expected))
             reports = whole.compare(made, expected)
             departs = not all(output.passed for output in reports)
             far = whole.far(reports, made, expected, number)

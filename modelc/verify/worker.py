@@ -91,7 +91,12 @@ def open_modelc(path: str, threads: int) -> Opened:
 
 
 def open_ort(
-    path: str, threads: int, denormals_as_zero: bool = False, optimised: bool = True, whole_numbers: bool = True
+    path: str,
+    threads: int,
+    denormals_as_zero: bool = False,
+    optimised: bool = True,
+    whole_numbers: bool = True,
+    exact: bool = False,
 ) -> Opened:
     import onnxruntime as ort
 
@@ -105,6 +110,8 @@ def open_ort(
         options.add_session_config_entry("session.disable_quant_qdq", "1")
     if denormals_as_zero:
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    if exact:  # weights of DequantizeLinear are made unsigned where products of signed ones saturate on this CPU
+        options.add_session_config_entry("session.x64quantprecision", "1")
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_outputs()]
     input_names = {value.name for value in session.get_inputs()}
@@ -115,18 +122,18 @@ def open_ort(
         return {name: array for name, array in outputs if isinstance(array, np.ndarray)}  # lists of maps are none
 
     how = " with denormals as zero" * denormals_as_zero + " without optimisations" * (not optimised)
-    how += " without products of bytes" * (not whole_numbers)
+    how += " without products of bytes" * (not whole_numbers) + " with exact products of bytes" * exact
     return Opened(f"onnxruntime {ort.__version__}{how}", run)
 
 
-def open_plain_ort(path: str, threads: int) -> Opened:
-    """Without optimisations, and with products of bytes that are exact on every CPU."""
+def open_exact_ort(path: str, threads: int, optimised: bool) -> Opened:
+    """With products of bytes that are exact on every CPU."""
     from modelc.frontend.witness.unsigned import with_unsigned_weights
     from modelc.scratch import TemporaryFolder
 
     with TemporaryFolder("ort") as folder:
         model = with_unsigned_weights(path, Path(folder) / "model.onnx")
-        return open_ort(str(model), threads, optimised=False)
+        return open_ort(str(model), threads, optimised=optimised, exact=optimised)
 
 
 def open_openvino(path: str, threads: int, precision: str = "f32") -> Opened:
@@ -152,7 +159,8 @@ ENGINES: dict[str, Callable[[str, int], Opened]] = {
     "modelc": open_modelc,
     "ort": open_ort,
     "ort-daz": lambda path, threads: open_ort(path, threads, denormals_as_zero=True),
-    "ort-plain": open_plain_ort,
+    "ort-exact": lambda path, threads: open_exact_ort(path, threads, optimised=True),
+    "ort-plain": lambda path, threads: open_exact_ort(path, threads, optimised=False),
     "ort-unoptimised": lambda path, threads: open_ort(path, threads, optimised=False),
     "ort-real": lambda path, threads: open_ort(path, threads, whole_numbers=False),
     "openvino": open_openvino,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from any_size_models import averaged, encoder, filtered, one_hot, perceptron, pictures, strided
+from any_size_models import averaged, encoder, filtered, one_hot, perceptron, pictures, pooled, strided
 
 import modelc
 from modelc.compile.any_size import any_size as with_open_sizes
@@ -123,6 +123,16 @@ def test_the_schedule_that_every_task_has_covers_what_is_one_at_the_usual_size(
     monkeypatch.setattr(schedules_of_any_size, "_in_order", lambda *given: [[*in_order(*given)][-1]])
     model = strided(tmp_path / "model.onnx")  # one row up to a height of 32
     modelc.compile(model, output=tmp_path / "any.modelc", dims={"height": "1..256@4"}, database=False)
+
+
+def test_attention_over_scores_in_bytes_is_one_task_at_all_sizes_or_at_none(tmp_path: Path) -> None:
+    model = pooled(tmp_path / "model.onnx")
+    modelc.compile(model, output=tmp_path / "any.modelc", dims={"batch": range(1, 65)})
+    session = ort.InferenceSession(model)
+    with modelc.load(tmp_path / "any.modelc") as loaded:
+        for batch in (1, 5, 40, 64):
+            x = np.random.default_rng(batch).standard_normal((batch, 40, 32)).astype(np.float32)
+            np.testing.assert_allclose(loaded.run({"x": x})["y"], session.run(None, {"x": x})[0], atol=1e-2)
 
 
 def test_an_extent_may_be_another_at_an_end_of_a_narrow_range_alone(tmp_path: Path) -> None:

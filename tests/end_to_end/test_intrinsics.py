@@ -244,7 +244,7 @@ def test_an_invented_intrinsic_beside_a_target(tmp_path: Path) -> None:
     text = load_target("x86-64-v3").to_yaml().replace("- avx2-f32", "- avx2-f32\n- pairs.yaml")
     (tmp_path / "mine.yaml").write_text(text)
     target = load_target(str(tmp_path / "mine.yaml"))
-    listed = ["avx2-f32", "pairs", "avx2-int8x64", "avx2-int16", "avx2-int16x16"]
+    listed = ["avx2-f32", "pairs", "avx2-int8x64", "avx2-int8x127", "avx2-int16", "avx2-int16x16"]
     assert [one.name for one in target.available_intrinsics] == listed
     assert parse_target(target.to_yaml(), str(tmp_path / "again.yaml")) == target
     pairs = target.available_intrinsics[1]
@@ -277,12 +277,13 @@ def test_a_user_adds_an_intrinsic_by_a_file_and_target(
     assert {one["name"] for one in json.loads(out)["outcomes"] if one["status"] != "wrong"} == {
         "avx2-f32",
         "avx2-int8x64",
+        "avx2-int8x127",
         "avx2-int16",
         "avx2-int16x16",
         "pairs",
     }
     code, out = run("targets", "show", "board/mine.yaml", "--json")
-    listed = ["avx2-f32", "pairs.yaml", "avx2-int8x64", "avx2-int16", "avx2-int16x16"]
+    listed = ["avx2-f32", "pairs.yaml", "avx2-int8x64", "avx2-int8x127", "avx2-int16", "avx2-int16x16"]
     assert code == 0 and json.loads(out)["target"]["intrinsics"] == listed
     model = small.save(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], {"x": [64]}, {"y": [64]}, {})
     code, _ = run("compile", str(model), "--target", "board/mine.yaml", "-o", "p.modelc", "--no-verify", "--json")
@@ -338,7 +339,8 @@ def test_without_the_key_a_target_has_what_its_features_allow() -> None:
     target = parse_target(yaml.safe_dump(tree), "t.yaml")
     assert target.intrinsics is None
     assert {one.name for one in target.available_intrinsics} == {
-        *("avx512-f32", "avx2-f32", "avx512-int16", "avx512-int16x16", "avx2-int8x64", "avx2-int16", "avx2-int16x16"),
+        *("avx512-f32", "avx2-f32", "avx512-int16", "avx512-int16x16"),
+        *("avx2-int8x64", "avx2-int8x127", "avx2-int16", "avx2-int16x16"),
         *("avx512-vnni", "amx-u8s8", "amx-s8s8"),
     }
     assert parse_target(target.to_yaml(), "t.yaml") == target

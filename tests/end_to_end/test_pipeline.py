@@ -365,6 +365,20 @@ def test_flush_denormals_is_in_the_package_and_changes_what_is_computed(tmp_path
             assert (model.run({"x": tiny})["y"] == 0).all() == flush
 
 
+@pytest.mark.parametrize(("least", "flush"), [(np.finfo(np.float32).tiny, True), (1e-40, False)])
+def test_a_tiny_number_keeps_a_divisor_from_zero(tmp_path, least: float, flush: bool) -> None:
+    """The subnormal one where nothing is flushed."""
+    nodes = [helper.make_node("Abs", ["x"], ["a"]), helper.make_node("Add", ["a", "e"], ["b"])]
+    nodes.append(helper.make_node("Div", ["x", "b"], ["y"]))
+    constants = {"e": np.full(1, least, np.float32)}
+    path = small.save(tmp_path / "m.onnx", nodes, {"x": [64]}, {"y": [64]}, constants)
+    config = replace(DEFAULT, flush_denormals=flush)
+    result = modelc.compile(path, output=tmp_path / "p", config=config, inputs={"x": np.zeros(64, np.float32)})
+    assert result.report is not None and result.report.passed
+    with modelc.load(tmp_path / "p") as model:
+        assert (model.run({"x": np.zeros(64, np.float32)})["y"] == 0).all()
+
+
 def test_the_tolerances_samples_and_seed_of_verification_are_used(tmp_path) -> None:
     check = replace(DEFAULT.verify, rtol=0.5, atol=0.25, samples=2, seed=7)
     result = modelc.compile(

@@ -133,7 +133,7 @@ def test_a_package_that_is_not_opened_stores_its_sums(model: Path, tmp_path: Pat
     assert not made.made_bytes and made.params_bytes < 1.2 * made.file_bytes
     with pytest.raises(ConfigError, match="a free-standing package is not opened"):
         compiled(model, tmp_path, freestanding=True, params="opened")
-    with pytest.raises(ConfigError, match="codegen.params is 'never'; expected stored, opened, auto"):
+    with pytest.raises(ConfigError, match=r"codegen\.params is 'never'; expected stored, opened, auto"):
         text = (Path(modelc.__file__).parents[1] / "configs" / "default.yaml").read_text()
         (tmp_path / "c.yaml").write_text(text.replace("params: auto", "params: never"))
         load_config(tmp_path / "c.yaml")

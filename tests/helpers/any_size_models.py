@@ -114,6 +114,27 @@ def pictures(path: Path) -> Path:
     return _of_opset(path, nodes, [INFO("x", F, [1, 3, "height", "width"])], ["map", "pooled"], weights, opset=13)
 
 
+def pooled(path: Path) -> Path:
+    """Sequences of any batch -> their means, weighed by a softmax of scores that are rounded to bytes."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        node("MatMul", ["x", "keys"], ["h"]),
+        node("Tanh", ["h"], ["t"]),
+        node("MatMul", ["t", "values"], ["scores"]),
+        node("QuantizeLinear", ["scores", "scale", "zero"], ["bytes"]),
+        node("DequantizeLinear", ["bytes", "scale", "zero"], ["rounded"]),
+        node("Softmax", ["rounded"], ["weights"], axis=1),
+        node("Mul", ["x", "weights"], ["weighed"]),
+        node("ReduceSum", ["weighed", "axes"], ["y"], keepdims=0),
+    ]
+    constants = {name: rng.standard_normal(shape).astype(np.float32) / 5 for name, shape in POOLED.items()}
+    constants |= {"scale": np.array(0.05, np.float32), "zero": np.array(128, np.uint8), "axes": np.array([1], np.int64)}
+    return saved(path, nodes, [INFO("x", F, ["batch", 40, 32])], ["y"], constants)
+
+
+POOLED = {"keys": (32, 16), "values": (16, 1)}
+
+
 def _of_opset(
     path: Path, nodes: list[onnx.NodeProto], inputs: list, outputs: list[str], weights: Feed, opset: int = 17
 ) -> Path:

@@ -14,10 +14,12 @@ from three_ways import Example, check, host_target, random_inputs
 import modelc
 from modelc.compile.choices import read_choices_file
 from modelc.compile.config import load_config
+from modelc.frontend.onnx import import_model
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.nest import For
 from modelc.ir.text import parse_task
+from modelc.partition.draft import drafting, prepared
 from modelc.partition.narrow_task import in_narrow
 from modelc.space.choose import chosen
 from modelc.space.nest.build import build_nest
@@ -51,6 +53,20 @@ def test_operands_that_are_cast_are_copied_as_such(case, tmp_path):
     assert {s.args.get("dtype") for s in copies} == {"float32"} and len(copies) == 3
     text = str(built.nest)
     assert all("+=" not in line for line in text.splitlines() if "float32(" in line)
+
+
+@pytest.mark.parametrize("keys", [64, 101, 160])
+def test_keys_that_do_not_stay_near_are_packed_by_panels(keys, tmp_path):
+    """A panel is what one register tile reads; the last one is not full."""
+    m = Model()
+    task = fused_task(m, tmp_path, attention(m, 37, keys, size=16), FUSED.format(""))
+    target = host_target()
+    first, second, *others = target.caches
+    small = replace(target, caches=(first, replace(second, bytes=keys * 64), *others))
+    built = check(task, chosen(task, small).candidate, small)
+    (layout,) = [x for name, x in built.candidate.layouts.items() if "packed" in name]
+    assert "split" in str(layout)
+    assert not any("split" in str(x) for x in chosen(task, target).candidate.layouts.values())
 
 
 SCORES = [dict(queries=37, keys=45), dict(queries=9, keys=9, count=1), dict(queries=5, keys=64, batch=4)]
@@ -157,13 +173,45 @@ def test_a_single_query_stays_apart(tmp_path):
     assert apart(m, tmp_path, attention(m, 1, 24))
 
 
-def test_weights_that_something_else_reads_stay_apart_from_the_values(tmp_path):
+def test_weights_that_are_an_output_are_written_as_they_are_made(tmp_path):
     m = Model()
     q, k, v = m.input("q", 2, 12, 16), m.input("k", 2, 16, 20), m.input("v", 2, 20, 24)
     weights = m.node("Softmax", m.node("MatMul", q, k), axis=-1, to="w")
     program = m.program(tmp_path, m.node("MatMul", weights, v, to="y"), "w", attention_bytes=CACHE)
-    assert tasks(program) == ["matmul peak exp total inverse softmax", "matmul"]
+    assert tasks(program) == ["matmul peak exp total inverse softmax matmul_1"]
+    built = check(program.tasks[0].task)
+    assert not built.nest.temporaries
+
+
+def test_a_cut_ends_the_task_at_weights_that_are_an_output(tmp_path):
+    m = Model()
+    q, k, v = m.input("q", 2, 12, 16), m.input("k", 2, 16, 20), m.input("v", 2, 20, 24)
+    weights = m.node("Softmax", m.node("MatMul", q, k), axis=-1, to="w")
+    m.program(tmp_path, m.node("MatMul", weights, v, to="y"), "w")
+    ready = prepared(import_model(tmp_path / "m.onnx"))
+    draft = drafting(CACHE, ("w",))(ready.graph, ready.pieces, {})
+    assert len(draft.groups) == 2
+
+
+def test_weights_that_something_else_reads_stay_apart_from_the_values(tmp_path):
+    m = Model()
+    q, k, v = m.input("q", 2, 12, 16), m.input("k", 2, 16, 20), m.input("v", 2, 20, 24)
+    weights = m.node("Softmax", m.node("MatMul", q, k), axis=-1, to="w")
+    log = m.node("Log", weights, to="l")
+    program = m.program(tmp_path, m.node("MatMul", weights, v, to="y"), log, attention_bytes=CACHE)
+    assert "matmul peak exp total inverse softmax" in tasks(program) and len(program.tasks) == 3
     check(program.tasks[0].task)
+
+
+def test_long_rows_of_scores_that_no_cache_holds_are_one_task(tmp_path):
+    """Keys are read again for every tile, from farther than usual: less than scores to memory and back."""
+    m = Model()
+    y = attention(m, 96, 512, count=64)
+    cache = 512 * 16 * 4  # the keys of one head
+    assert len(m.program(tmp_path, y, attention_bytes=2 * cache).tasks) == 1
+    few = Model()
+    few_heads = few.program(tmp_path, attention(few, 96, 512, count=2), attention_bytes=2 * cache)
+    assert len(few_heads.tasks) > 1
 
 
 def test_sums_of_weights_that_are_an_output_stay_apart(tmp_path):

@@ -1,5 +1,6 @@
 """Constants are folded and flushed, dead nodes go, equal ones are shared."""
 
+import pytest
 from pass_graphs import applied, nodes, ops, weights
 
 from modelc.passes import run_passes
@@ -129,3 +130,16 @@ def test_subnormal_weights_are_flushed_with_a_note():
     assert after.constant("W").tolist() == [0, 1, 0, 0] and after.constant("H")[0] > 0
     assert after.notes == ("flushed 2 subnormal weights in 1 constants to zero",)
     assert run_passes(after, ["flush_subnormals"]).notes == after.notes
+
+
+@pytest.mark.parametrize(("beside", "stays"), [(1e-40, True), (2.0**-87, True), (2.0**-86, False)])
+def test_subnormal_weights_stay_where_no_number_beside_them_makes_them_negligible(beside: float, stays: bool):
+    after = applied(
+        "flush_subnormals",
+        f"""
+        input X: float32[2]
+        const W: float32[2] = [1e-40, {beside}]
+        Y = Mul(X, W)
+        output Y""",
+    )
+    assert (after.constant("W")[0] > 0) == stays and bool(after.notes) != stays

@@ -14,12 +14,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.witness.surgery import save
 
 HALF = 128  # what makes a signed byte unsigned
+SUMMED = 64  # products of a sum that shows whether they saturate
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,19 @@ PRODUCTS = {
     "DynamicQuantizeMatMul": Product(None, None, 1, 3),
     "QAttention": Product(0, 6, 1, 7),
 }
+
+
+def largest_product(output: Path) -> tuple[dict[str, NDArray[np.uint8]], NDArray[np.int32]]:
+    """Writes a product of the largest bytes, 255 and 127, to `output`: what it takes, and what it is."""
+    weights = numpy_helper.from_array(np.full((SUMMED, SUMMED), 127, np.int8), "weights")
+    taken, made = (
+        helper.make_tensor_value_info(n, t, [1, SUMMED])
+        for n, t in (("x", TensorProto.UINT8), ("y", TensorProto.INT32))
+    )
+    node = helper.make_node("MatMulInteger", ["x", "weights"], ["y"])
+    graph = helper.make_graph([node], "product", [taken], [made], [weights])
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), output)
+    return {"x": np.full((1, SUMMED), 255, np.uint8)}, np.full((1, SUMMED), SUMMED * 255 * 127, np.int32)
 
 
 def multiplies_bytes(path: str | Path) -> bool:

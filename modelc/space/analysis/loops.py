@@ -46,3 +46,8 @@ def copies(read: Load, ranges: Mapping[str, int], loops: Sequence[Loop], tiles: 
 
     times = prod(trips(loop, ranges, tiles) for loop in loops)
     return times * elements(covered(ranges, loops, tiles)) / elements(ranges)
+
+
+def deeper(loop: Loop, iterator: str) -> Loop:
+    """What `loop` is when `iterator` has been tiled once more around it: m1 for m0."""
+    return Loop(iterator, loop.level + 1) if loop.iterator == iterator else loop

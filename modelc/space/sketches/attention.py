@@ -23,14 +23,16 @@ import numpy as np
 
 from modelc.ir.block import Block, Iter, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
-from modelc.ir.expr import DTYPES, variables
+from modelc.ir.expr import DTYPES, Load, variables
 from modelc.ir.loop import ROOT, Inside, Loop
 from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.access import accesses, stored_lanes
+from modelc.space.analysis.loops import deeper
 from modelc.space.cost.blocks import block_cycles, laid_out, work_around
 from modelc.space.cost.step import chain_cycles, epilogue_cycles, exposed, step_cycles
 from modelc.space.cost.work import Work
 from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, Values, one_by_one
+from modelc.space.sketches.attention_keys import far_keys, panels
 from modelc.space.sketches.attention_roles import Roles, prepared, roles_of, width_of
 from modelc.space.sketches.attention_units import Unit
 from modelc.space.sketches.lanes import inside_rows
@@ -108,6 +110,9 @@ class Attention(Sketch):
             ]
         return [
             *knobs,
+            Knob(
+                "keys", ("rows",) if self.far_keys is None else ("panels", "rows"), "how a copy of the keys is stored"
+            ),
             Knob("group", tuple(sorted(n for n in groups if n <= tiles[-1])), "rows that are worked on together"),
             Knob("parallel", (first, *(x for x in loops if x != first and free)), "the loop that goes to threads"),
         ]
@@ -115,11 +120,16 @@ class Attention(Sketch):
     def start_values(self) -> Values:
         return self._rules
 
+    def of_any_size(self) -> Values | None:
+        """Panels have a length that depends on how many keys there are."""
+        return None if self.far_keys is None else {**self.start_values(), "keys": "rows"}
+
     @cached_property
     def _rules(self) -> dict[str, Value]:
         tile, *kernels = self.tiles()
         values: dict[str, Value] = {"queries": tile, "group": self.group(tile)}
         values["parallel"] = self.first_loop(tile)
+        values["keys"] = "rows" if self.far_keys is None else "panels"
         for prefix, kernel in zip(self.named(), kernels, strict=False):
             values |= {f"{prefix}.rows": kernel.rows, f"{prefix}.vectors": kernel.vectors}
         return values
@@ -191,8 +201,8 @@ class Attention(Sketch):
             of_values = self.contraction(roles.values, roles.results, second, at, "arena")
             own, query = of_values[root.name], self.iterator(root, roles.query)
             tiles = dict(own.tiles) | {query: (tile, *own.tiles[query])}
-            order, reduced = tuple(_deeper(loop, query) for loop in own.order), {i.name for i in root.reduction}
-            tags = {_deeper(loop, query): tag for loop, tag in own.tags.items()} | self.parallel(lead)
+            order, reduced = tuple(deeper(loop, query) for loop in own.order), {i.name for i in root.reduction}
+            tags = {deeper(loop, query): tag for loop, tag in own.tags.items()} | self.parallel(lead)
             unit = self.units.get(root.name)
             if unit is not None and unit.stores_accumulators:  # maps run beside what comes next
                 macro = [loop for loop in order if loop not in tags and loop.iterator not in reduced]
@@ -202,14 +212,16 @@ class Attention(Sketch):
             for result in roles.results:
                 place = of_values[result.name].at
                 assert place is not ROOT
-                deeper = Inside(place.block, _deeper(place.loop, query))
-                schedules[result.name] = replace(of_values[result.name], at=deeper)
+                around_tile = Inside(place.block, deeper(place.loop, query))
+                schedules[result.name] = replace(of_values[result.name], at=around_tile)
         for block in (*roles.before, *roles.after):
             schedules[block.name] = inside_rows(task, block, self.target, Inside(roles.owner.name, groups))
         for pack in roles.packs:
             schedules[pack.name] = self.pack(pack, lead)
         made = dict(zip(self.contractions(), (first, second), strict=False))
         layouts = {u.packed[1]: u.layout(t.vectors) for b, t in made.items() if (u := self.units.get(b.name))}
+        if self.far_keys is not None and values["keys"] == "panels":
+            layouts[self.far_keys.buffer] = panels(roles, self.far_keys, first.vectors * self.lanes)
         return Candidate({b.name: schedules[b.name] for b in task.blocks}, self.stages, layouts)
 
     def iterator(self, block: Block, dim: int) -> str:
@@ -285,6 +297,11 @@ class Attention(Sketch):
         if unit is not None and unit.packed[1] == block.writes[0].buffer:
             return pack_schedule(self.task, block, unit.match, unit.vector, self.target, at, scope)
         return map_schedule(self.task, block, self.target, at, scope)
+
+    @cached_property
+    def far_keys(self) -> Load | None:
+        """The copy of a head's keys, as vectors read it, that is too large to stay near for every tile."""
+        return None if self.units else far_keys(self.roles, self.dtype, self.target)
 
     def rows(self) -> tuple[Block, ...]:
         return (*self.roles.before, self.roles.owner, *self.roles.after)
@@ -419,16 +436,18 @@ class Attention(Sketch):
         control = cost.tile_cycles * exposed(cost, instructions)
         return steps * step + control + epilogue_cycles(cost, accumulators, 0.0)
 
-    def traffic(self, tile: int) -> float:
+    def traffic(self, tile: int, by_rows: bool = False) -> float:
         """Cycles that the second-level cache adds: a head's operands come from there for every tile again, half of that
-        beside the arithmetic; scores and weights that are too large for the first one are written and read there."""
+        beside the arithmetic, unless far keys are read `by_rows`, from many pages; scores and weights that are too
+        large for the first one are written and read there."""
         caches, size = self.target.caches, DTYPES[self.dtype].itemsize
         rate = 1e9 * self.target.second.bandwidth_gbs / self.target.hertz
         depths = [prod(i.extent for i in b.spatial if i.name == self.vector(b)) for b in self.contractions()]
         depths = [d * prod(i.extent for i in b.reduction) for d, b in zip(depths, self.contractions(), strict=True)]
-        operands = -(-self.queries // tile) * sum(depths) * (size if not self.units else self.narrow())
+        multiplied = max((DTYPES[u.packed[0].dtype].itemsize for u in self.units.values()), default=size)
+        operands = -(-self.queries // tile) * sum(depths) * multiplied
         spilled = 4 * self.queries * self.keys * size if 2 * tile * self.keys * size > caches[0].bytes else 0
-        return (operands / 2 + spilled) / rate
+        return (operands * (1.0 if by_rows else 0.5) + spilled) / rate
 
     def work(self, points: Points, cores: int) -> Work:
         return one_by_one(self, points, lambda values: self.work_at(values, cores))
@@ -437,7 +456,7 @@ class Attention(Sketch):
         """Both contractions at their register tiles' rates with what comes from the second-level cache meanwhile, the
         maps and copies around them, and what passes the boundary; for the core that has most of the parallel loop."""
         tile, parallel = values["queries"], values["parallel"]
-        cycles = self.traffic(tile)
+        cycles = self.traffic(tile, self.far_keys is not None and values["keys"] == "rows")
         for prefix, block in self.named().items():
             kernel = RegisterTile(values[f"{prefix}.rows"], values[f"{prefix}.vectors"])
             cycles += self.kernel_cycles(block, tile, kernel)
@@ -472,10 +491,6 @@ class Attention(Sketch):
                 total += block_cycles(task, block, candidate, self.target, 1)
         return total
 
-    def narrow(self) -> int:
-        """Bytes of an element that intrinsics multiply."""
-        return max(DTYPES[u.packed[0].dtype].itemsize for u in self.units.values())
-
     def contractions(self) -> list[Block]:
         return [b for b in (self.roles.scores, self.roles.values) if b is not None]
 
@@ -483,8 +498,3 @@ class Attention(Sketch):
 def _followed(block: Block, copy: Block) -> dict[str, str]:
     """The iterators of `copy` by the iterators of `block`, whose result it copies."""
     return {str(i): str(copy.reads[0].indices[d]) for d, i in enumerate(block.writes[0].indices)}
-
-
-def _deeper(loop: Loop, iterator: str) -> Loop:
-    """What `loop` is when `iterator` has been tiled once more around it: m1 for m0."""
-    return Loop(iterator, loop.level + 1) if loop.iterator == iterator else loop

@@ -353,6 +353,7 @@ def _sound(roles: Roles) -> bool:
         made |= {w.buffer for w in b.writes}
     if not all(any(b.writes[0].buffer in reads[c.name] for c in inner) for b in roles.before):
         return False
-    last = roles.results if roles.values is not None else (roles.owner,)
-    writing = [b for b in roles.task.blocks if isinstance(b, Block) and b.writes[0].buffer in roles.task.outputs]
-    return [b.name for b in writing] == [b.name for b in last[-1:]] and not roles.root.where
+    last = {b.name for b in (roles.results[-1:] if roles.values is not None else (roles.owner,))}
+    writing = {b.name for b in roles.task.blocks if isinstance(b, Block) and b.writes[0].buffer in roles.task.outputs}
+    whole = {b.name for b in (*roles.before, roles.owner) if roles.iters[b.name][roles.key]}
+    return last <= writing <= last | whole and not roles.root.where

@@ -128,15 +128,32 @@ def row_iterators(task: Task, owner: Block) -> set[str]:
     """Iterators of `owner` that index every per-row value it reads (a mean, a maximum): one value of them is a row."""
     per_row: set[str] = set()
     for b in task.blocks[:-1]:
-        if not isinstance(b, Block) or {w.buffer for w in b.writes} & {*task.outputs}:
-            return set()  # an output written inside would need its own domain
+        if not isinstance(b, Block):
+            return set()
         reads = [{i.name for i in r.indices if isinstance(i, Var)} for r in b.reads if r.buffer in per_row]
         extents = {i.name for i in b.spatial if i.extent > 1}
         if b.reduction or any(extents <= indexed for indexed in reads):
             per_row |= {w.buffer for w in b.writes}
     row_names = [{i.name for i in r.indices if isinstance(i, Var)} for r in owner.reads if r.buffer in per_row]
     rows = set.intersection(*row_names) if row_names else set()
-    return _apart(task, owner, {n for n in rows if owner.ranges[n] > 1})
+    rows = _apart(task, owner, {n for n in rows if owner.ranges[n] > 1})
+    return rows if all(_written_by_rows(task, owner, b, rows) for b in task.blocks[:-1]) else set()
+
+
+def _written_by_rows(task: Task, owner: Block, block: AnyBlock, rows: set[str]) -> bool:
+    """Whether what `block` writes of the Task's outputs is written whole, each row once, where `owner` reads it."""
+    assert isinstance(block, Block)
+    for name in {w.buffer for w in block.writes} & {*task.outputs}:
+        shape = task.buffer(name).shape
+        for read in (r for r in owner.reads if r.buffer == name):
+            whole = [
+                str(i) for i, n in zip(read.indices, shape, strict=True) if n > 1 and owner.ranges.get(str(i)) == n
+            ]
+            if rows <= set(whole) and len(whole) == len(set(whole)) == sum(n > 1 for n in shape):
+                break
+        else:
+            return False
+    return True
 
 
 def _apart(task: Task, owner: Block, rows: set[str]) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from collections import Counter
@@ -110,6 +111,19 @@ def test_a_network_with_one_and_two_threads(tmp_path: Path) -> None:
     runs = data["cases"][0]["runs"]
     assert [run["threads"] for run in runs] == [1, 2] and all(run["peak_share"] > 0 for run in runs)
     assert [one["case"] for one in data["failures"]] == ["minilm"]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="this machine does not run packages for x86-64-v3")
+def test_every_product_of_bytes_beside_what_its_unit_reaches(tmp_path: Path) -> None:
+    options = ("--target", "x86-64-v3", "--shape", "1,64,40", "--seconds", 0.1, "--json", tmp_path / "f.json")
+    timed = script("bench_int8", *options, "--against", "ort")
+    assert timed.returncode == 0, timed.stderr
+    data = json.loads((tmp_path / "f.json").read_text())
+    assert data["shape"] == [1, 64, 40] and not data["failures"]
+    assert [case["case"] for case in data["cases"]] == ["avx2-int8x64", "avx2-int8x127", "avx2-int16"]
+    for case in data["cases"]:
+        assert case["peak_share"] == pytest.approx(case["gops"] / case["peak_gops"])
+        assert case["gops"] == pytest.approx(2e-3 * 64 * 40 / case["us"]["modelc"]) and case["kernel_share"] > 0
 
 
 def test_the_networks_are_known() -> None:
