@@ -10,11 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from modelc.compile.choices import digest_of
 from modelc.compile.command import compile_request
-from modelc.compile.inputs import applied
-from modelc.compile.opening import at_usual_sizes
-from modelc.compile.pipeline import Run, default_threads
+from modelc.compile.pipeline import Run
 from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
 from modelc.errors import ConfigError, blaming
@@ -34,10 +31,11 @@ from modelc.frontend.quantize.write import write_quantized
 from modelc.frontend.steering.uses import read_uses
 from modelc.frontend.witness.surgery import save
 from modelc.package import TensorInfo
-from modelc.quantize.measure import real_outputs, relative_error
-from modelc.quantize.price import limits_of_weights, priced, require_bytes
+from modelc.quantize.drop import real_outputs, relative_error
+from modelc.quantize.float_run import run_at_usual_sizes
+from modelc.quantize.price import limits_of_weights, priced
+from modelc.quantize.running import runs
 from modelc.quantize.samples import Arrays
-from modelc.quantize.trials import runs
 from modelc.scratch import TemporaryFolder
 from modelc.target import Target, load_target
 from modelc.verify.draw import draw_inputs, roles_of
@@ -234,19 +232,6 @@ class Dynamic:
         convolutions = _convolutions(self.floats)
         unseen = f"in float32: {convolutions}, which read no rows; --calibrate quantizes them by samples"
         return {**summary, "said": said, "unseen": [unseen] if convolutions else []}
-
-
-def run_at_usual_sizes(request: CompileRequest, target: Target) -> Run:
-    """The compilation of the float model at the usual sizes of what it leaves open, by which layers are priced. Raises
-    ConfigError where the target does not multiply bytes."""
-    config = replace(request, precision=None).settings().fixing(request.fixed)
-    require_bytes(target, config.policy.tensorize)
-    given = request.fixed.over(config.inputs)
-    fixed, _ = at_usual_sizes(request.path, given, config, request.inputs, target)
-    steering = applied(fixed, request.path, request.inputs)
-    asked_for = (request.path, digest_of(request.path), target, config.allowing(precision="f32"), steering.shapes)
-    threads = request.threads or default_threads()
-    return Run(*asked_for, threads, constants=steering.constants, weighing=False, store=request.store)
 
 
 def drawn_inputs(run: Run) -> list[Arrays]:
