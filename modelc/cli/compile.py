@@ -14,8 +14,11 @@ from modelc.cli.progress_bar import Staged, bar
 from modelc.compile.request import CompileRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from modelc.frontend.quantize.packing import PackedLayer, Packing
     from modelc.frontend.quantize.recipe import Recipe
+    from modelc.quantize.trade_off import Row
     from modelc.space.constants import Within
     from modelc.space.shared_packing import SharedPacking
 
@@ -39,8 +42,8 @@ def compile_(model: Path, no_bench: bool, verbose: bool, as_json: bool, **option
     from modelc.compile.command import compile_request
     from modelc.frontend.quantize.packing import Packing
 
-    for name in ("metric", "max_drop") if options["calibrate"] is None else ():
-        if options[name] is not None:
+    for name in ("metric", "max_drop", "trade_off") if options["calibrate"] is None else ():
+        if options[name] not in (None, False):
             raise click.UsageError(
                 f"--{name.replace('_', '-')} judges on samples: give --calibrate DATA.npz too; without samples the "
                 "drop is not measured"
@@ -63,6 +66,8 @@ def compile_(model: Path, no_bench: bool, verbose: bool, as_json: bool, **option
     summary = {**result.to_json(), "beside_ort": short}
     if as_json:
         print_json("compile", summary)
+    elif result.trade_off:
+        _show_trade_off(result.trade_off)
     elif result.path is None:
         say(f"stopped after {request.stop_after}")
     else:
@@ -169,6 +174,26 @@ def _bits(layer: PackedLayer) -> str:
 
 def _share(error: float | None) -> str:
     return "" if error is None else f"{error:.2%}"
+
+
+def _show_trade_off(rows: Sequence[Row]) -> None:
+    """The table of what is gained and lost, and how a row of it is chosen."""
+    halves = ["in float16"] if any(row.halves for row in rows) else []
+    sizes = ("ms, estimated", "times as fast", "parameters, MB")
+    cells = [
+        (
+            f"{row.layers} of {row.every}",
+            *([str(row.halves)] if halves else []),
+            f"{1e3 * row.seconds:.3f}",
+            f"{row.speed:.2f}",
+            f"{row.params_bytes / 1e6:.2f}",
+            f"{100 * row.drop:.3g} %",
+            f"{100 * row.max_drop:.3g}%",
+        )
+        for row in rows
+    ]
+    show(("layers in bytes", *halves, *sizes, "drop", "chosen by --max-drop"), cells)
+    say("no package is written: compile again with --max-drop instead of --trade-off")
 
 
 def _show_recipe(recipe: Recipe) -> None:

@@ -10,11 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from modelc.compile.choices import digest_of
 from modelc.compile.command import compile_request
-from modelc.compile.inputs import applied
-from modelc.compile.opening import at_usual_sizes
-from modelc.compile.pipeline import Run, default_threads
+from modelc.compile.pipeline import Run
 from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
 from modelc.errors import ConfigError, blaming
@@ -27,6 +24,7 @@ from modelc.frontend.quantize.dynamic import (
     tables_of,
 )
 from modelc.frontend.quantize.floats import FloatModel, float_model
+from modelc.frontend.quantize.packing import readers_of
 from modelc.frontend.quantize.products import LEAST
 from modelc.frontend.quantize.recipe import DYNAMIC, FLOAT32, SYMMETRIC, TABLE, LayerChoice, Recipe
 from modelc.frontend.quantize.weights import as_bytes
@@ -34,10 +32,11 @@ from modelc.frontend.quantize.write import write_quantized
 from modelc.frontend.steering.uses import read_uses
 from modelc.frontend.witness.surgery import save
 from modelc.package import TensorInfo
-from modelc.quantize.measure import real_outputs, relative_error
+from modelc.quantize.drop import real_outputs, relative_error
+from modelc.quantize.float_run import run_at_usual_sizes
 from modelc.quantize.price import limits_of_weights, priced, require_bytes
+from modelc.quantize.running import runs
 from modelc.quantize.samples import Arrays
-from modelc.quantize.trials import runs
 from modelc.scratch import TemporaryFolder
 from modelc.target import Target, load_target
 from modelc.verify.draw import draw_inputs, roles_of
@@ -90,6 +89,7 @@ class Dynamic:
     def __init__(self, request: CompileRequest, target: Target, folder: Path) -> None:
         self.request, self.folder = request, folder
         self.run = run_at_usual_sizes(request, target)
+        require_bytes(target, self.run.config.policy.tensorize)
         self.floats = float_model(request.path)
         every = products_of(self.floats)
         self.products = [product for product in every if product.size >= LEAST]
@@ -150,26 +150,13 @@ class Dynamic:
 
     def looked_up(self, table: Table, narrow: set[str]) -> LayerChoice:
         """What the rows of a table are: bytes, unless the same numbers are stored in float32 for others."""
-        others = self.others(table, narrow)
+        others = readers_of(self.floats, table, narrow)
         stored = as_bytes(table.numbers, 0)
         size = float(np.linalg.norm(table.numbers)) or 1.0
         error = rounded(float(np.linalg.norm(stored.real() - table.numbers)) / size)
         why = f"{others[0]!r} reads it in float32" if others else ""
         why = why if error <= MOST_ERROR else f"{TOO_FAR} {MOST_ERROR:.0%}"
         return LayerChoice(table.name, FLOAT32 if why else TABLE, error, 0.0, 0.0, why, "" if why else SYMMETRIC)
-
-    def others(self, table: Table, narrow: set[str]) -> list[str]:
-        """The nodes that read a table in float32."""
-        lookups = {other.name for other in self.tables}
-        readers, reading = list[str](), [table.constant]
-        while reading:
-            name = reading.pop()
-            for node in self.floats.readers.get(name, ()):
-                if node.op_type == "Transpose":
-                    reading += node.output
-                elif node.name not in narrow and node.name not in lookups:
-                    readers.append(node.name)
-        return readers
 
     # --- errors and prices --------------------------------------------------------------------------------------------
 
@@ -234,19 +221,6 @@ class Dynamic:
         convolutions = _convolutions(self.floats)
         unseen = f"in float32: {convolutions}, which read no rows; --calibrate quantizes them by samples"
         return {**summary, "said": said, "unseen": [unseen] if convolutions else []}
-
-
-def run_at_usual_sizes(request: CompileRequest, target: Target) -> Run:
-    """The compilation of the float model at the usual sizes of what it leaves open, by which layers are priced. Raises
-    ConfigError where the target does not multiply bytes."""
-    config = replace(request, precision=None).settings().fixing(request.fixed)
-    require_bytes(target, config.policy.tensorize)
-    given = request.fixed.over(config.inputs)
-    fixed, _ = at_usual_sizes(request.path, given, config, request.inputs, target)
-    steering = applied(fixed, request.path, request.inputs)
-    asked_for = (request.path, digest_of(request.path), target, config.allowing(precision="f32"), steering.shapes)
-    threads = request.threads or default_threads()
-    return Run(*asked_for, threads, constants=steering.constants, weighing=False, store=request.store)
 
 
 def drawn_inputs(run: Run) -> list[Arrays]:

@@ -12,17 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.compile.choices import digest_of
 from modelc.compile.command import compile_request
-from modelc.compile.inputs import applied
-from modelc.compile.opening import at_usual_sizes
 from modelc.compile.pipeline import Run, default_threads
 from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
 from modelc.errors import ConfigError, blaming
 from modelc.frontend.quantize.floats import FloatModel, float_model
 from modelc.frontend.quantize.gptq import compensated, moves_of, output_error
-from modelc.frontend.quantize.layers import class_scores
+from modelc.frontend.quantize.outputs import class_scores, embeddings
 from modelc.frontend.quantize.packing import (
     BLOCK,
     PackedLayer,
@@ -38,12 +35,15 @@ from modelc.frontend.quantize.recipe import FLOAT32, INT8
 from modelc.frontend.quantize.weights import BITS, Floats, FourBits, as_bytes
 from modelc.frontend.quantize.write import write_quantized
 from modelc.frontend.witness.surgery import save
+from modelc.quantize.by_metric import check_metric
 from modelc.quantize.cut import Cut, Way, cut, ordered
-from modelc.quantize.decide import MAX_DROP, judged_for
+from modelc.quantize.drop import Drop, real_outputs, relative_error
 from modelc.quantize.dynamic import STAGE, drawn_inputs, rounded
-from modelc.quantize.measure import Drop, check_metric, measure_of, real_outputs, relative_error, unseen
+from modelc.quantize.float_run import run_at_usual_sizes
+from modelc.quantize.measure import measure_of, unseen
+from modelc.quantize.running import runs, spread
 from modelc.quantize.samples import Arrays, read_samples
-from modelc.quantize.trials import runs, spread
+from modelc.quantize.subject import MAX_DROP, judged_for
 from modelc.scratch import TemporaryFolder
 from modelc.target import load_target
 
@@ -70,6 +70,8 @@ def compile_packed(request: CompileRequest) -> CompileResult:
     check_metric(request.metric)
     if request.precision == INT8 or request.recipe is not None:
         raise ConfigError("weights and layers in int8 were asked for: give one of --weights and --precision")
+    if request.trade_off:
+        raise ConfigError("--trade-off is of layers in bytes: give --precision int8, or leave it out with --weights")
     if request.choices is not None:
         raise ConfigError("--choices says what weights are stored as: give either --weights or --choices")
     begun = time.perf_counter()
@@ -117,13 +119,8 @@ class Packer:
     @cached_property
     def run(self) -> Run:
         """The compilation of the float model at the usual sizes of what it leaves open."""
-        request, target = self.request, named_target(self.request.target) or load_target("native")
-        config = request.settings().fixing(request.fixed)
-        given = request.fixed.over(config.inputs)
-        fixed, _ = at_usual_sizes(request.path, given, config, request.inputs, target)
-        steering = applied(fixed, request.path, request.inputs)
-        asked_for = (request.path, digest_of(request.path), target, config, steering.shapes)
-        return Run(*asked_for, self.threads, constants=steering.constants, weighing=False, store=request.store)
+        target = named_target(self.request.target) or load_target("native")
+        return run_at_usual_sizes(self.request, target)
 
     def outputs(self, packing: Packing, samples: list[Arrays]) -> list[Arrays]:
         """Of the model of a Packing."""
@@ -156,7 +153,7 @@ class Packer:
         judging = spread(samples.judging, judged_for(max_drop))
         self.say(f"{len(judging)} samples that are held back, in float32")
         wanted = list(runs(self.plain, judging, self.threads))
-        measure = measure_of(self.request.metric, wanted, judging, class_scores(self.floats))
+        measure = measure_of(self.request.metric, wanted, judging, class_scores(self.floats), embeddings(self.floats))
         forms = self.forms(spread(samples.calibrating, MOST_SOLVED))
         drops = dict[int, Drop]()
 

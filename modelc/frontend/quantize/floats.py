@@ -77,9 +77,9 @@ class FloatModel:
         self.model.graph.node.append(helper.make_node(op, inputs, [output], **attributes))
         return output
 
-    def give(self, name: str) -> None:
+    def give(self, name: str, dtype: int = onnx.TensorProto.FLOAT) -> None:
         """Makes a value an output."""
-        self.model.graph.output.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+        self.model.graph.output.append(helper.make_tensor_value_info(name, dtype, None))
 
     def behind(self, nodes: Iterable[NodeProto], added: Mapping[str, Sequence[NodeProto]]) -> Iterator[NodeProto]:
         """`nodes`, and what is `added` for values, each behind what writes its value."""

@@ -43,8 +43,9 @@ class LayerChoice:
     """What one layer multiplies, and why: int8, by ranges of samples; dynamic, which is int8 by rows as they are
     computed; float16 or float32. A table has rows of int8, and multiplies nothing. `alone` is the relative error of its
     output where its inputs are those of the float model, `network` the relative error of the outputs of the network
-    where no other layer is rounded; `saved_seconds` the time that is saved beside float32 by estimate; all of them of
-    bytes, if it is in float32. `weights` in bytes are symmetric or asymmetric; of others ""."""
+    where no other layer is rounded (0 where nothing had to be given back, for which it is not measured);
+    `saved_seconds` the time that is saved beside float32 by estimate; all of them of bytes, if it is in float32.
+    `weights` in bytes are symmetric or asymmetric; of others ""."""
 
     name: str
     dtype: str
