@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from modelc.compile.command import compile_request
 from modelc.compile.pipeline import Run, default_threads
@@ -18,7 +17,7 @@ from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
 from modelc.errors import ConfigError, blaming
 from modelc.frontend.quantize.floats import FloatModel, float_model
-from modelc.frontend.quantize.gptq import compensated, moves_of, output_error
+from modelc.frontend.quantize.gptq import Inputs, compensated, moves_of
 from modelc.frontend.quantize.outputs import class_scores, embeddings
 from modelc.frontend.quantize.packing import (
     BLOCK,
@@ -26,14 +25,15 @@ from modelc.frontend.quantize.packing import (
     Packing,
     layer_of,
     packable,
+    packed_model,
     packing_of,
+    rows_of,
     stored_of,
     table_of,
 )
 from modelc.frontend.quantize.products import Product
 from modelc.frontend.quantize.recipe import FLOAT32, INT8
 from modelc.frontend.quantize.weights import BITS, Floats, FourBits, as_bytes
-from modelc.frontend.quantize.write import write_quantized
 from modelc.frontend.witness.surgery import save
 from modelc.quantize.by_metric import check_metric
 from modelc.quantize.cut import Cut, Way, cut, ordered
@@ -52,9 +52,8 @@ MOST_DEPTH = 8192  # of a matrix that is rounded by samples: X^T X has its squar
 WIDER = "wider, for the drop"
 NEAREST = "each weight is the nearest number: "
 TOO_DEEP = f"{NEAREST}samples round matrices of at most {MOST_DEPTH} rows"
+TOGETHER = 2048  # rows of X that are multiplied at once
 SINGULAR = f"{NEAREST}the products of its inputs on the samples cannot be inverted"
-
-Gram = NDArray[np.float64]
 
 
 class Form(NamedTuple):
@@ -98,6 +97,7 @@ class Packer:
     request: CompileRequest
     packing: Packing
     folder: Path
+    stored: dict[str, FourBits] = field(default_factory=dict)  # numbers that are known, by layer
 
     @property
     def threads(self) -> int:
@@ -125,7 +125,7 @@ class Packer:
     def outputs(self, packing: Packing, samples: list[Arrays]) -> list[Arrays]:
         """Of the model of a Packing."""
         path = self.folder / "packed.onnx"
-        write_quantized(self.request.path, packing, path)
+        save(packed_model(self.request.path, packing, self.stored), path)
         return list(runs(path, samples, self.threads))
 
     # --- without samples ------------------------------------------------------------------------------------------
@@ -190,65 +190,64 @@ class Packer:
         """Of each layer that is to have few bits what it can be stored as."""
         products, tables = packable(self.floats)
         narrow = [x for x in products if x.name in self.packing.narrow and not isinstance(x.weights, FourBits)]
-        names, grams = {product.name for product in products}, self.grams(narrow, samples)
+        names, seen = {product.name for product in products}, self.inputs(narrow, samples)
+        decided = {layer.name: layer for layer in self.packing.layers}
         forms = dict[str, dict[str, Form]]()
         for number, product in enumerate(narrow, 1):
             self.say(f"weights by samples, {number} of {len(narrow)} layers")
-            layers = {bits: self.product_of_bits(product, bits, grams.get(product.x)) for bits in self.bits}
-            forms[product.name] = {str(bits): _form(product.size, layer) for bits, layer in layers.items()}
+            inputs, layers = seen.get(product.x), {8: layer_of(product, 8, self.packing.block)}
+            layers |= {decided[product.name].bits: decided[product.name]}
+            forms[product.name] = {
+                str(bits): _form(product.size, self.on_samples(product, layer, inputs))
+                for bits, layer in layers.items()
+            }
         for table in (table for table in tables if table.name in self.packing.narrow):
-            layers = {bits: table_of(self.floats, table, bits, self.packing.block, names) for bits in self.bits}
+            layers = {8: table_of(self.floats, table, 8, self.packing.block, names)}
+            if (layer := decided[table.name]).bits == BITS:
+                layers[BITS], self.stored[table.name] = layer, rows_of(table, layer)
             forms[table.name] = {str(bits): _form(table.numbers.size, layer) for bits, layer in layers.items()}
         for by_way in forms.values():
             real = replace(by_way["8"].layer, bits=0)
             by_way[FLOAT32] = Form(real, 4 * by_way["8"].bytes, 0.0)
         return forms
 
-    @property
-    def bits(self) -> tuple[int, ...]:
-        """That weights may have, the fewest first."""
-        return (8,) if self.packing.weights == INT8 else (BITS, 8)
-
-    def grams(self, products: Sequence[Product], samples: list[Arrays]) -> dict[str, Gram]:
-        """X^T X of the rows X that products read on samples, by the value's name."""
+    def inputs(self, products: Sequence[Product], samples: list[Arrays]) -> dict[str, Inputs]:
+        """The rows that products read on samples, by the value's name."""
         depths = {product.x: product.shape[0] for product in products if product.shape[0] <= MOST_DEPTH}
         model, path = self.floats.copy(outputs=False), self.folder / "inputs.onnx"
         for x in depths:
             model.give(model.add("Identity", [x], f"{x}/seen"))
         save(model.model, path)
-        grams = {x: np.zeros((depth, depth)) for x, depth in depths.items()}
+        grams, waiting = {x: np.zeros((depth, depth)) for x, depth in depths.items()}, dict[str, list[Floats]]()
         seen = runs(path, samples, self.threads, lambda said: self.say(f"inputs of layers, {said}")) if depths else ()
-        for arrays in seen:
+        for number, arrays in enumerate(seen, 1):
             for x, gram in grams.items():
-                rows = arrays[f"{x}/seen"].reshape(-1, len(gram))
-                gram += rows.T @ rows
-        return grams
+                rows = waiting.setdefault(x, [])
+                rows.append(arrays[f"{x}/seen"].reshape(-1, len(gram)))
+                if sum(map(len, rows)) >= TOGETHER or number == len(samples):
+                    every = np.concatenate(rows)
+                    gram += every.T @ every
+                    rows.clear()
+        return {x: Inputs(gram) for x, gram in grams.items()}
 
-    def product_of_bits(self, product: Product, bits: int, gram: Gram | None) -> PackedLayer:
-        """A product with weights of so many bits, those of 4 rounded by the products of its inputs."""
-        layer, w = layer_of(product, bits, self.packing.block), product.weights
+    def on_samples(self, product: Product, layer: PackedLayer, inputs: Inputs | None) -> PackedLayer:
+        """What the layer of a product is off by there; weights of 4 bits are rounded by the products of its inputs."""
+        w = product.weights
         assert not isinstance(w, FourBits)
-        if gram is None or not np.isfinite(gram).all():
-            return replace(layer, why=TOO_DEEP if gram is None else SINGULAR) if layer.bits == BITS else layer
+        if inputs is None:
+            return replace(layer, why=TOO_DEEP) if layer.bits == BITS else layer
         if layer.bits != BITS:
-            return layer if not layer.bits else replace(layer, output=_off(w, as_bytes(w, 1).real(), gram))
-        nearest = stored_of(product, layer)
-        layer = replace(layer, nearest=_off(w, nearest.real(), gram))
-        try:
-            stored = compensated(w, nearest, gram)
-        except np.linalg.LinAlgError:
-            return replace(layer, output=layer.nearest, why=SINGULAR)
-        off = _off(w, stored.real(), gram)
-        if layer.nearest is not None and off >= layer.nearest:
-            return replace(layer, output=layer.nearest)
-        return replace(layer, output=off, moves=moves_of(nearest, stored))
+            return replace(layer, output=rounded(inputs.error(w, as_bytes(w, 1).real())))
+        self.stored[product.name] = nearest = stored_of(product, layer)
+        before, stored = rounded(inputs.error(w, nearest.real())), compensated(w, nearest, inputs)
+        layer = replace(layer, nearest=before, output=before, why="" if stored else SINGULAR)
+        if stored is None or (error := rounded(inputs.error(w, stored.real()))) >= before:
+            return layer
+        self.stored[product.name] = stored
+        return replace(layer, output=error, moves=moves_of(nearest, stored))
 
 
 def _form(size: int, layer: PackedLayer) -> Form:
     """With its bytes, but for those of 8 bits' few scales."""
     of_scales = (size // layer.block) * (4 + layer.zeros / 2) if layer.block else 0
     return Form(layer, int(size * layer.bits / 8 + of_scales), layer.error if layer.output is None else layer.output)
-
-
-def _off(w: Floats, stored: Floats, gram: Gram) -> float:
-    return rounded(output_error(w, stored, gram))

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import zlib
 from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +24,41 @@ DAMPING = 0.01  # of the mean of the diagonal
 GROUP = 32  # rows
 
 
-def compensated(weights: Floats, stored: FourBits, gram: NDArray[np.float64]) -> FourBits:
-    """`stored` with numbers by which products with rows X are nearer, whose X^T X is `gram`. Raises LinAlgError where
-    that cannot be inverted."""
-    order = np.argsort(-np.diag(gram), kind="stable")
-    upper = _upper(gram[np.ix_(order, order)])
+@dataclass(frozen=True)
+class Inputs:
+    """The rows X that a matrix is multiplied with, of which `gram` is X^T X."""
+
+    gram: NDArray[np.float64]
+
+    @cached_property
+    def solved(self) -> tuple[NDArray[np.int64], Floats] | None:
+        """The order in which rows of the matrix are rounded, and U in that order; None where H cannot be inverted."""
+        diagonal = np.diag(self.gram)
+        order = np.argsort(-diagonal, kind="stable")
+        damped = self.gram[np.ix_(order, order)] + np.diag(np.full(len(order), DAMPING * float(diagonal.mean())))
+        if not np.isfinite(damped).all():
+            return None
+        try:
+            lower = np.linalg.cholesky(np.linalg.inv(damped))
+        except np.linalg.LinAlgError:
+            return None
+        return order, np.ascontiguousarray(lower.T, np.float32)
+
+    def error(self, weights: Floats, rounded: Floats) -> float:
+        """The relative error of products with `rounded` in the place of `weights`."""
+        size = self._squares(weights.astype(np.float64))
+        off = max(self._squares(rounded.astype(np.float64) - weights), 0.0)
+        return (off / size) ** 0.5 if size > 0 else float(off > 0)
+
+    def _squares(self, matrix: NDArray[np.float64]) -> float:
+        return float(np.einsum("kn,kn->", matrix, self.gram @ matrix))
+
+
+def compensated(weights: Floats, stored: FourBits, inputs: Inputs) -> FourBits | None:
+    """`stored` with numbers by which products of these inputs are nearer; None where they say nothing."""
+    if inputs.solved is None:
+        return None
+    order, upper = inputs.solved
     left = np.ascontiguousarray(weights[order], np.float32)
     scales = stored.scales.repeat(stored.block, 0)[order]
     middle = np.full_like(scales, MIDDLE)
@@ -42,29 +74,9 @@ def compensated(weights: Floats, stored: FourBits, gram: NDArray[np.float64]) ->
             errors[k - first] = (left[k] - (rounded - middle[k]) * scales[k]) / upper[k, k]
             left[k + 1 : last] -= np.outer(upper[k, k + 1 : last], errors[k - first])
         left[last:] -= upper[first:last, last:].T @ errors
-    if not np.isfinite(left).all():
-        raise np.linalg.LinAlgError("what is left to round is not finite")
     result = np.empty_like(numbers)
     result[order] = numbers
     return stored._replace(numbers=result)
-
-
-def _upper(gram: NDArray[np.float64]) -> Floats:
-    """U of the damped matrix."""
-    damped = gram + np.diag(np.full(len(gram), DAMPING * float(np.diag(gram).mean())))
-    lower = np.linalg.cholesky(np.linalg.inv(damped))
-    return np.ascontiguousarray(lower.T, np.float32)
-
-
-def output_error(weights: Floats, rounded: Floats, gram: NDArray[np.float64]) -> float:
-    """The relative error of products with `rounded` in the place of `weights`, of rows X whose X^T X is `gram`."""
-
-    def squares(matrix: NDArray[np.float64]) -> float:
-        return float(np.einsum("kn,kn->", matrix, gram @ matrix))
-
-    size = squares(weights.astype(np.float64))
-    off = max(squares(rounded.astype(np.float64) - weights), 0.0)
-    return (off / size) ** 0.5 if size > 0 else float(off > 0)
 
 
 # --- as text --------------------------------------------------------------------------------------------------------
@@ -73,7 +85,7 @@ def output_error(weights: Floats, rounded: Floats, gram: NDArray[np.float64]) ->
 def moves_of(nearest: FourBits, chosen: FourBits) -> str:
     """By how much each number of `chosen` is another than of `nearest`, for choices.json."""
     steps = chosen.numbers.astype(np.int8) - nearest.numbers.astype(np.int8)
-    return b64encode(zlib.compress(steps.tobytes(), 9)).decode()
+    return b64encode(zlib.compress(steps.tobytes())).decode()
 
 
 def moved(nearest: FourBits, moves: str) -> FourBits:

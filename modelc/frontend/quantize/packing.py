@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -212,8 +213,16 @@ def stored_of(product: Product, layer: PackedLayer) -> FourBits:
     return moved(nearest, layer.moves) if layer.moves else nearest
 
 
-def packed_model(model: str | Path, packing: Packing) -> onnx.ModelProto:
-    """The model of a Packing. Raises ConfigError where the Packing is of another one."""
+def rows_of(table: Table, layer: PackedLayer) -> FourBits:
+    """The numbers of a table of 4 bits, a column for each of its rows."""
+    return in_four_bits(np.ascontiguousarray(table.numbers.T), layer.block, layer.zeros)
+
+
+def packed_model(
+    model: str | Path, packing: Packing, stored: Mapping[str, FourBits] = MappingProxyType({})
+) -> onnx.ModelProto:
+    """The model of a Packing. Numbers of 4 bits that are known are `stored`, by layer. Raises ConfigError where the
+    Packing is of another model."""
     floats = float_model(model)
     chosen, nodes = {layer.name: layer for layer in packing.layers if layer.bits}, list[NodeProto]()
     tables = {table.name: table for table in tables_of(floats)}
@@ -222,9 +231,9 @@ def packed_model(model: str | Path, packing: Packing) -> onnx.ModelProto:
         if layer is None:
             nodes.append(node)
         elif layer.table:
-            nodes += _looked_up(floats, tables.get(node.name), layer)
+            nodes += _looked_up(floats, tables.get(node.name), layer, stored)
         else:
-            nodes += _multiplied(floats, node, layer, packing)
+            nodes += _multiplied(floats, node, layer, packing, stored)
     if chosen:
         raise ConfigError(f"the choices give {min(chosen)!r} weights of few bits, which is no layer of this model")
     floats.put(nodes)
@@ -236,7 +245,9 @@ def packed_model(model: str | Path, packing: Packing) -> onnx.ModelProto:
     return floats.model
 
 
-def _multiplied(floats: FloatModel, node: NodeProto, layer: PackedLayer, packing: Packing) -> list[NodeProto]:
+def _multiplied(
+    floats: FloatModel, node: NodeProto, layer: PackedLayer, packing: Packing, known: Mapping[str, FourBits]
+) -> list[NodeProto]:
     """MatMulNBits, or a product with what is dequantized, in the place of a node, and the sum with its bias."""
     product, y = product_of(floats, node), node.output[0]
     real = product is not None and not isinstance(product.weights, FourBits)
@@ -255,7 +266,7 @@ def _multiplied(floats: FloatModel, node: NodeProto, layer: PackedLayer, packing
         nodes.append(helper.make_node("MatMul", [product.x, real_weights], [result], node.name))
         return [*nodes, *with_bias(floats, product, result, y)]
     depth, columns = product.shape
-    w = stored_of(product, layer)
+    w = known[layer.name] if layer.name in known else stored_of(product, layer)
     attrs: dict[str, Any] = {"K": depth, "N": columns, "bits": BITS, "block_size": w.block}
     attrs["accuracy_level"] = LEVELS[packing.weights]
     rows = _by_row(w)
@@ -265,14 +276,16 @@ def _multiplied(floats: FloatModel, node: NodeProto, layer: PackedLayer, packing
     return [*nodes, *with_bias(floats, product, result, y)]
 
 
-def _looked_up(floats: FloatModel, table: Table | None, layer: PackedLayer) -> list[NodeProto]:
+def _looked_up(
+    floats: FloatModel, table: Table | None, layer: PackedLayer, known: Mapping[str, FourBits]
+) -> list[NodeProto]:
     """GatherBlockQuantized, or rows of bytes, in the place of a lookup."""
     fits = layer.bits == 8 or (layer.block in BLOCKS and table is not None and not table.numbers.shape[1] % layer.block)
     if table is None or not fits:
         raise ConfigError(f"the choices give {layer.name!r} rows of {layer.bits} bits, which it cannot have here")
     if layer.bits == 8:
         return [*rows_of_bytes(floats, table)]
-    w = in_four_bits(np.ascontiguousarray(table.numbers.T), layer.block, layer.zeros)
+    w = known[layer.name] if layer.name in known else rows_of(table, layer)
     bits, scales, *zeros = (floats.set(f"{table.constant}/{part}", numbers) for part, numbers in _by_row(w).items())
     attrs: dict[str, Any] = {"bits": BITS, "block_size": w.block, "gather_axis": 0, "quantize_axis": 1}
     inputs = [bits, table.indices, scales, *zeros]
