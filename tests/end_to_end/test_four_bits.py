@@ -139,8 +139,8 @@ def test_dequantized_blocks_take_bytes_where_that_is_asked_for(tmp_path: Path, w
         ({"block": 32}, "give --weights int4 too"),
         ({"weights": "int4", "precision": "int8"}, "give one of --weights and --precision"),
         ({"weights": "int4", "choices": "p.modelc"}, "give either --weights or --choices"),
-        ({"weights": "int4", "block": 24}, "expected int4 or int4-float in blocks of 16, 32"),
-        ({"weights": "int3"}, "expected int4 or int4-float"),
+        ({"weights": "int4", "block": 24}, "expected int8, int4, int4-float in blocks of 16, 32"),
+        ({"weights": "int3"}, "expected int8, int4, int4-float"),
     ],
 )
 def test_what_makes_no_sense_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch, asked, sentence) -> None:

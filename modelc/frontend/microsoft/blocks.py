@@ -130,7 +130,8 @@ def halves(rows: NDArray[Any]) -> NDArray[np.uint8]:
     """Rows of an even count of numbers of 4 bits: the first half of them in the lower bits of bytes, so that what is
     taken apart is in order."""
     first, second = np.split(rows.astype(np.uint8), 2, axis=-1)
-    return first | second << 4
+    merged: NDArray[np.uint8] = np.bitwise_or(first, second << 4, dtype=np.uint8)
+    return merged
 
 
 BLOCKS = (

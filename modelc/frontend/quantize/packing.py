@@ -260,7 +260,7 @@ def _multiplied(
     if layer.bits == 8:
         assert not isinstance(product.weights, FourBits)
         stored, real_weights = as_bytes(product.weights, 1), f"{layer.name}/weights/real"
-        parts = {"bytes": stored.whole, "scale": stored.scale}
+        parts: dict[str, NDArray[Any]] = {"bytes": stored.whole, "scale": stored.scale}
         names = [floats.set(f"{layer.name}/weights/{part}", numbers) for part, numbers in parts.items()]
         nodes = [helper.make_node("DequantizeLinear", names, [real_weights], real_weights, axis=1)]
         nodes.append(helper.make_node("MatMul", [product.x, real_weights], [result], node.name))
