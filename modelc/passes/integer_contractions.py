@@ -90,11 +90,12 @@ class IntegerContractions:
         return written_as_read(graph) if self.units else graph
 
     def notes(self, graph: Graph) -> list[str]:
-        """Which quantized contractions run in float, or as whole numbers without an instruction for bytes, and why."""
+        """Which contractions of quantized activations run in float, or as whole numbers without an instruction for
+        bytes, and why."""
         editor, reasons = Editor(graph), dict[tuple[str, str], list[str]]()
         for node in graph.nodes:
             name = (node.source or (node.name,))[0]
-            if node.op in CONTRACTIONS and any(is_dequantized(editor, x) for x in node.inputs[:2]):
+            if node.op in CONTRACTIONS and is_dequantized(editor, node.inputs[0]):
                 reason = refused(editor, node, self.machine) or "what reads it cannot"
                 reasons.setdefault(("float32", reason), []).append(name)
             elif node.op in WHOLE and (why := whole_refusal(editor, node, self.units)):

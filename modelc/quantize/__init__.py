@@ -14,5 +14,6 @@ cut.py         what goes back to float32, or first to asymmetric weights or floa
 subject.py     a model, its samples and what is known of both before anything is decided
 decide.py      how each layer is computed
 trade_off.py   what fewer layers in bytes take and lose
+packed.py      weights and tables of few bits: rounded by samples, and wider until the drop holds
 command.py     the command: a CompileRequest with samples becomes a Recipe, and a package
 """
