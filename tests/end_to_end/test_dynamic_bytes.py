@@ -229,7 +229,7 @@ def test_a_table_that_others_read_in_float32_stays_so(tmp_path: Path) -> None:
         (["--metric", "judge.py:f"], "--metric judges on samples: give --calibrate DATA.npz too"),
         (["--max-drop", "1%"], "--max-drop judges on samples: give --calibrate DATA.npz too"),
         (["--target", "cortex-a72"], "precision int8: the target cortex-a72 has no instruction that multiplies bytes"),
-        (["--weights", "int4"], "weights of 4 bits and layers in int8 were asked for"),
+        (["--weights", "int4"], "weights and layers in int8 were asked for"),
     ],
 )
 def test_flags_that_do_not_go_together(
