@@ -68,7 +68,8 @@ from modelc.partition.draft import Prepared, prepared
 from modelc.partition.narrow_products import narrowing, require
 from modelc.partition.precision import contracting_tasks, with_roundings
 from modelc.passes import Machine, run_passes
-from modelc.plan.program import Compiled, Parameters, plan_program
+from modelc.plan.parameters import Parameters
+from modelc.plan.program import Compiled, plan_program
 from modelc.space.choose import Chosen, Schedules
 from modelc.space.constants import GROWTH, Room, Within, kept_within, model_bytes
 from modelc.space.shared_packing import SharedPacking, shared_packing_of
@@ -335,11 +336,13 @@ class Run:
         on = partial(self.schedules_on, stage="simplify")
         return slower_in_bytes(original, simplified, self.target, self.config, allowed, on)
 
-    def _widened_within(self, constants: int) -> int:
-        """The bytes that parameters may have with weights in float32 that the model gives in bytes, of so many: half of
-        what they may grow by default."""
+    def _widened_within(self, constants: int) -> int | None:
+        """The bytes that parameters may have with weights in float32 that the model gives in bytes, of so many: where
+        opening does not make them of bytes, half of what they may grow by default."""
         limit = self.limits.params_bytes(constants)
-        return constants + int((GROWTH - 1) / 2 * self.file_bytes) if limit is None else limit
+        if limit is None and self.room(constants).opened is False:
+            return constants + int((GROWTH - 1) / 2 * self.file_bytes)
+        return limit
 
     @cached_property
     def drafts(self) -> tuple[Prepared, ...]:
