@@ -1,17 +1,18 @@
 """What makes a byte of a byte is a table of 256 bytes, which is computed when compiling.
 
-    Q(f(DQ(q)))                      ->  ByteTable(q)        f: Tanh, Sigmoid, x * Sigmoid(x), Gelu as it is spelled, ...
+    Q(f(DQ(q)))                      ->  ByteTable(q)        f: Tanh, x * Sigmoid(x), Gelu in any spelling, ...
     Q(g(DQ(Q(f(DQ(q))))))            ->  ByteTable(q)
 
 f are elementwise operators of that one value and of constants of one number, and what is between them nothing else
 reads. The operators themselves say what each of the 256 bytes becomes. A table is looked up where that costs less than
-the operators of f: by few operations of the target's vectors, or byte by byte.
+computing f: tanh, say, but not LeakyRelu.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from modelc.ir.expr import DTYPES, walk
 from modelc.ir.expr import Op as Operation
 from modelc.ir.graph import Graph, Node, Value
 from modelc.ir.scalar import OPERATIONS
-from modelc.ops import OPERATORS
+from modelc.ops import OPERATORS, operator_of
 from modelc.ops.direct import computed
 from modelc.passes.machine import ANY, BYTES, Machine
 from modelc.passes.pattern import Bind, Editor, Match, Op, Rule, rewrite
@@ -46,8 +47,25 @@ class ByteTables:
         return e.add("ByteTable", (function.byte,), {"to": e.value(m.root.outputs[0]).dtype, "table": table})
 
     def pays(self, e: Editor, function: Function) -> bool:
-        """Whether a look-up costs less, in operations of a vector of float32."""
-        return True
+        """Whether a lookup costs less, in operations of a vector of float32. What dequantizes the bytes and what
+        quantizes the result are not counted: without a table, kernels around them often have no work with these."""
+        *inner, _ = (node for node in function.nodes if node.inputs[0] != function.byte or node.op not in STEPS)
+        return sum(map(partial(_operations, e, self.machine.slow_operations), inner)) > self.machine.lookup_operations
+
+
+def _operations(e: Editor, slow: float, node: Node) -> float:
+    """Of a vector, that a node computes; `slow`: of a function that is rounded."""
+
+    def own(operation: Operation) -> float:
+        row = OPERATIONS[operation.name]
+        if row.cost == "slow" or (row.takes == "float" and row.rounding == "rounded"):
+            return slow
+        return 0.0 if row.cost == "free" else 1.0
+
+    inputs = tuple(e.value(x) if x else None for x in node.inputs)
+    blocks = operator_of(node).define(node, inputs, tuple(e.value(x) if x else None for x in node.outputs)).blocks
+    bodies = (body for block in blocks if isinstance(block, Block) for body in block.body)
+    return sum(own(x) for body in bodies for x in walk(body) if isinstance(x, Operation))
 
 
 # --- functions of a byte --------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from three_ways import Example, check, run_kernel
 
-from modelc.codegen.lower.limits import limited_float, limited_whole
+from modelc.codegen.lower.limits import limited_wide, limited_whole
 from modelc.ir.expr import Expr
 from modelc.ir.text import parse_task
 
@@ -30,7 +30,7 @@ CONVERTED = ("bytes", "signed bytes", "halves")
 
 def converted(e: Expr, dtypes: dict[str, str]) -> bool:
     """Whether something limited in an expression becomes a whole number."""
-    if limited_float(e, dtypes) is not None:
+    if limited_wide(e, dtypes) is not None:
         return False
     return limited_whole(e, dtypes) is not None or any(converted(x, dtypes) for x in getattr(e, "args", ()))
 

@@ -1,15 +1,14 @@
 """Bytes out of a table of 256 that is constant: permutations of the registers that hold it, or loads.
 
-                      numbers at once     registers   how
-x86, AVX-512          16 of 32 bits       4           vpermt2d finds the word of a byte, a shift the byte in it
-x86, AVX-512 BW       32 of 16 bits       4           vpermt2w, and a shift
-x86, AVX-512 VBMI     64 bytes            4           vpermt2b
-x86, AVX2             8 of 32 bits        8           vpermd, and a shift
-x86, AVX2             32 bytes            16          vpshufb, which gives 0 where the highest bit of an index is set. Of
-                                                      a row of the table only what differs from the row before is stored:
-                                                      rows up to that of the index are joined by exclusive or
-AArch64               16 bytes            16          tbl and tbx, of 64 bytes each
-others, and scalars   1                   0           a load
+                  numbers at once   registers   how
+x86, AVX-512      16 of 32 bits     4           vpermt2d finds the word of a byte, a shift the byte in it
+x86, AVX-512 BW   32 of 16 bits     4           vpermt2w, and a shift
+x86, AVX2         8 of 32 bits      8           vpermd, and a shift
+x86, AVX2         32 bytes          16          vpshufb, which gives 0 for a negative index. Of a row of the table what
+                                                differs from the row before is stored: rows up to that of the index are
+                                                joined by exclusive or
+AArch64           16 bytes          16          tbl and tbx, of 64 bytes each
+others, scalars   1                 0           a load
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def _permuted(lanes: int, bits: int, name: str, registers: int) -> Form:
     kind, each, held = _kind(lanes, bits), bits // 8, registers * lanes * bits // 8
 
     def form(t: Text, x: str, table: Table) -> str:
-        place = t.let(f"lshr {kind} {x}, splat (i{bits} {each.bit_length() - 1})") if each > 1 else x
+        place = t.let(f"lshr {kind} {x}, splat (i{bits} {each.bit_length() - 1})")
         parts = []
         for part in table.reshape(-1, registers, held // registers):
             first, *second = (_constant(register, bits) for register in part)
@@ -90,13 +89,11 @@ def _permuted(lanes: int, bits: int, name: str, registers: int) -> Form:
             parts.append(t.intrinsic(name, kind, *((kind, operand) for operand in operands)))
         bit = held.bit_length() - 1
         while len(parts) > 1:  # a bit of the index chooses between neighbours
-            highest = t.let(f"shl {kind} {x}, splat (i{bits} {bits - 1 - bit})") if bit < bits - 1 else x
+            highest = t.let(f"shl {kind} {x}, splat (i{bits} {bits - 1 - bit})")
             second_half = t.let(f"icmp slt {kind} {highest}, zeroinitializer")
             pairs = zip(parts[::2], parts[1::2], strict=True)
             parts = [t.let(f"select {_kind(lanes, 1)} {second_half}, {kind} {b}, {kind} {a}") for a, b in pairs]
             bit += 1
-        if each == 1:
-            return parts[0]
         inside = t.let(f"and {kind} {x}, splat (i{bits} {each - 1})")
         amount = t.let(f"shl {kind} {inside}, splat (i{bits} 3)")
         word = t.let(f"lshr {kind} {parts[0]}, {amount}")
@@ -131,11 +128,9 @@ def _by_tables(t: Text, x: str, table: Table) -> str:
     return total
 
 
-
 PERMUTED = "llvm.x86.avx512.vpermi2var"
 # architecture, features, from how many lanes on, how many numbers of how many bits
 FORMS: tuple[tuple[str, tuple[str, ...], int, int, int, Form], ...] = (
-    ("x86_64", ("avx512vbmi",), 64, 64, 8, _permuted(64, 8, f"{PERMUTED}.qi.512", 2)),
     ("x86_64", ("avx512bw",), 32, 32, 16, _permuted(32, 16, f"{PERMUTED}.hi.512", 2)),
     ("x86_64", ("avx512f",), 2, 16, 32, _permuted(16, 32, f"{PERMUTED}.d.512", 2)),
     ("x86_64", ("avx2",), 32, 32, 8, _by_rows),
