@@ -46,7 +46,7 @@ def looked_at(
             missing += [] if allow_code else _executed(cell)
             missing += _no_form(cell, target)
             require(target, cell.precision)
-            if cell.precision == "int8" and cell.calibrated:
+            if cell.precision == "int8" and "choices" not in cell.options:
                 require_bytes(target)
             if cell.model.gates.verified and (why := unverifiable(target)):
                 missing.append(f"{cell.target.name}: {why}; leave it out here, or say gates: {{verified: false}}")

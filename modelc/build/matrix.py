@@ -202,7 +202,7 @@ def _impossible(value: Any, place: str = "") -> Iterator[str]:
 
 
 def _clashes(tree: Mapping[str, Any]) -> Iterator[str]:
-    """What fits the schema, and cannot be built: cells of one name, forms that are none, bytes without samples."""
+    """What fits the schema, and cannot be built: cells of one name, forms that are none, what contradicts."""
     entries = [("targets", tree["targets"])]
     entries += [(f"models.{name}.targets", model.get("targets", ())) for name, model in tree["models"].items()]
     for place, targets in entries:
@@ -219,8 +219,6 @@ def _clashes(tree: Mapping[str, Any]) -> Iterator[str]:
         if form and any(_target(target).budget for target in model.get("targets", tree["targets"])):
             yield f"models.{name}: tuned packages have no form, limits or weights: leave out these, or the budget"
         narrow = "int8" in model.get("precisions", tree.get("precisions", ()))
-        if narrow and not {"calibrate", "choices"} & model.keys():
-            yield f"models.{name} has the precision int8 and no samples: write calibrate: DATA.npz"
         if {"calibrate", "choices"} <= model.keys():
             yield f"models.{name} has calibrate and choices, which say the same: write one of them"
         if "weights" in model and ({"calibrate", "choices"} & model.keys() or narrow):

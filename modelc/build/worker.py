@@ -44,12 +44,12 @@ def made(order: Mapping[str, Any]) -> dict[str, Any]:
     from modelc.compile.request import CompileRequest
 
     asked = CompileRequest(order["model"], target, order["output"], **options)
-    if asked.calibrate is None:
+    if not asked.quantizes:
         result = compile_request(asked)
     else:
-        from modelc.quantize.command import compile_calibrated
+        from modelc.quantize.command import compile_quantized
 
-        result = compile_calibrated(asked)
+        result = compile_quantized(asked)
     compiled = result.to_json()
     outcome = {"tuned": False, "seconds": compiled["total_seconds"], "notes": compiled["notes"]}
     consulted = None if result.consulted is None else result.consulted.to_json()

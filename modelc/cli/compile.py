@@ -14,8 +14,11 @@ from modelc.cli.progress_bar import Staged, bar
 from modelc.compile.request import CompileRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from modelc.frontend.quantize.packing import Packing
     from modelc.frontend.quantize.recipe import Recipe
+    from modelc.quantize.trade_off import Row
     from modelc.space.constants import Within
     from modelc.space.shared_packing import SharedPacking
 
@@ -39,18 +42,21 @@ def compile_(model: Path, no_bench: bool, verbose: bool, as_json: bool, **option
     from modelc.compile.command import compile_request
     from modelc.frontend.quantize.packing import Packing
 
-    for name in ("metric", "max_drop") if options["calibrate"] is None else ():
-        if options[name] is not None:
-            raise click.UsageError(f"--{name.replace('_', '-')} is for --calibrate DATA.npz, which is not given")
+    for name in ("metric", "max_drop", "trade_off") if options["calibrate"] is None else ():
+        if options[name] not in (None, False):
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} judges on samples: give --calibrate DATA.npz too; without samples the "
+                "drop is not measured"
+            )
     values = asked(options, model)
     with bar() as view:
         request = CompileRequest(model, **values, progress=Staged(view).follow)
-        if request.calibrate is None:
+        if not request.quantizes:
             result = compile_request(request)
         else:
-            from modelc.quantize.command import compile_calibrated
+            from modelc.quantize.command import compile_quantized
 
-            result = compile_calibrated(request)
+            result = compile_quantized(request)
         short = None
         if result.path is not None and request.verify and not no_bench:
             from modelc.verify.bench import beside_ort
@@ -60,6 +66,8 @@ def compile_(model: Path, no_bench: bool, verbose: bool, as_json: bool, **option
     summary = {**result.to_json(), "beside_ort": short}
     if as_json:
         print_json("compile", summary)
+    elif result.trade_off:
+        _show_trade_off(result.trade_off)
     elif result.path is None:
         say(f"stopped after {request.stop_after}")
     else:
@@ -154,18 +162,40 @@ def _show_packing(packing: Packing) -> None:
     show(("layer", "weights", "zero points", "error of weights", "why"), rows)
 
 
+def _show_trade_off(rows: Sequence[Row]) -> None:
+    """The table of what is gained and lost, and how a row of it is chosen."""
+    halves = ["in float16"] if any(row.halves for row in rows) else []
+    sizes = ("ms, estimated", "times as fast", "parameters, MB")
+    cells = [
+        (
+            f"{row.layers} of {row.every}",
+            *([str(row.halves)] if halves else []),
+            f"{1e3 * row.seconds:.3f}",
+            f"{row.speed:.2f}",
+            f"{row.params_bytes / 1e6:.2f}",
+            f"{100 * row.drop:.3g} %",
+            f"{100 * row.max_drop:.3g}%",
+        )
+        for row in rows
+    ]
+    show(("layers in bytes", *halves, *sizes, "drop", "chosen by --max-drop"), cells)
+    say("no package is written: compile again with --max-drop instead of --trade-off")
+
+
 def _show_recipe(recipe: Recipe) -> None:
-    """The table of the layers, and the drop."""
+    """The table of the layers; without samples nothing is known of the network's error by each."""
+    measured = any(layer.network for layer in recipe.layers)
     rows = [
         (
             shortened(layer.name, MOST_NAME),
             layer.dtype,
             layer.weights,
             f"{layer.alone:.3%}",
-            f"{layer.network:.3%}",
+            *([f"{layer.network:.3%}"] if measured else []),
             f"{1e6 * layer.saved_seconds:.1f}",
             layer.why,
         )
         for layer in recipe.layers
     ]
-    show(("layer", "dtype", "weights", "error alone", "error in the network", "saved µs, estimated", "why"), rows)
+    network = ["error in the network"] if measured else []
+    show(("layer", "dtype", "weights", "error alone", *network, "saved µs, estimated", "why"), rows)

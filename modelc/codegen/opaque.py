@@ -16,7 +16,8 @@ from typing import Any
 
 from modelc.codegen.opaque_body import C_TYPES, Body, Tensor, rank_of
 from modelc.codegen.opaque_finding import nms_list, nms_rows, non_zero, unique
-from modelc.codegen.opaque_numeric import det, roi_align, trees
+from modelc.codegen.opaque_numeric import det, roi_align
+from modelc.codegen.opaque_trees import trees
 from modelc.errors import InvalidIR
 
 Implementation = Callable[[Mapping[str, Any], Sequence[Tensor], Sequence[Tensor]], Body]

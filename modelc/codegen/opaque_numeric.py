@@ -1,4 +1,4 @@
-"""Opaque Blocks that compute with real numbers, as C functions: regions of images, determinants, trees (opaque.py)."""
+"""Opaque Blocks that compute with real numbers, as C functions: regions of images, determinants (opaque.py)."""
 
 from __future__ import annotations
 
@@ -121,69 +121,3 @@ def det(attrs: Mapping[str, Any], inputs: Sequence[Tensor], outputs: Sequence[Te
     }}
 """
     return Body("#include <math.h>\n", statements, prod(shape[:-2]), 8 * n * n)
-
-
-TREE_ROWS, TREE_LANES = 64, 8  # samples that go down a tree before the next one; at once
-
-
-def trees(attrs: Mapping[str, Any], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Body:
-    """Iterations are samples. A block of them goes down tree after tree, so that a tree's nodes are near while it does;
-    several go at once, one step each in turn, so that one does not wait for another's node. Children come after their
-    parents."""
-    (real, (samples, features)), _, _, (_, (roots,)), *_ = inputs
-    ((dtype, (_, targets)),) = outputs
-    first = {"add": "0", "min": "INFINITY", "max": "-INFINITY"}[attrs["aggregate"]]
-    combine = {"add": "+= w", "min": "= w < y[t] ? w : y[t]", "max": "= w > y[t] ? w : y[t]"}[attrs["aggregate"]]
-    question = attrs["code"] or "code"  # a number, where all branches ask alike
-    statements = f"""\
-    for (int64_t row = begin; row < end; row += {TREE_ROWS}) {{
-        const int64_t rows = end - row < {TREE_ROWS} ? end - row : {TREE_ROWS};
-        for (int64_t k = 0; k < rows * {targets}; k++) y0[row * {targets} + k] = {first};
-        for (int32_t tree = 0; tree < {roots}; tree++)
-            for (int64_t r = row; r < row + rows; r += {TREE_LANES}) {{
-                const int lanes = row + rows - r < {TREE_LANES} ? (int)(row + rows - r) : {TREE_LANES};
-                int32_t at[{TREE_LANES}], moved;
-                for (int l = 0; l < {TREE_LANES}; l++) at[l] = x3[tree];
-                do {{
-                    moved = 0;
-                    for (int l = 0; l < lanes; l++) {{
-                        const int32_t *node = x1 + 4 * (int64_t)at[l], code = node[1];
-                        const int asked = answer({question}, x0[(r + l) * {features} + node[0]], x2[at[l]]);
-                        at[l] = code ? node[3 - asked] : at[l];
-                        moved |= code;
-                    }}
-                }} while (moved);
-                for (int l = 0; l < lanes; l++) {{
-                    const int32_t *node = x1 + 4 * (int64_t)at[l];
-                    {C_TYPES[dtype]} *y = y0 + (r + l) * {targets};
-                    for (int32_t k = node[2]; k < node[3]; k++) {{
-                        const int32_t t = x4[k];
-                        const {C_TYPES[dtype]} w = x5[k];
-                        y[t] {combine};
-                    }}
-                }}
-            }}
-"""
-    if attrs["aggregate"] != "add":  # nothing was given
-        statements += f"""\
-        for (int64_t k = row * {targets}; k < (row + rows) * {targets}; k++)
-            if (y0[k] == {first}) y0[k] = 0;
-"""
-    return Body(_ANSWER.replace("REAL", C_TYPES[real]), statements + "    }\n", samples)
-
-
-_ANSWER = """\
-#include <math.h>
-
-static inline int answer(int32_t code, REAL x, REAL split) {
-    const int missing = code >= 8 && x != x;
-    switch (code & 7) {
-    case 1: return missing | (x <= split);
-    case 2: return missing | (x < split);
-    case 3: return missing | (x >= split);
-    case 4: return missing | (x > split);
-    case 5: return missing | (x == split);
-    default: return missing | (x != split);
-    }
-}
-"""

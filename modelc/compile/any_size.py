@@ -321,7 +321,7 @@ def _with_constants(general: Program, samples: Sequence[Program], largest: Progr
     taken = {name for bound in general.tasks if bound.bodies for name in bound.inputs}
     for name, data in samples[0].constants.items():
         each = [sample.constants[name] for sample in samples]
-        if all(x is data or (x.shape == data.shape and np.array_equal(x, data)) for x in each):
+        if all(x is data or _same(x, data) for x in each):
             constants[name] = data
             continue
         own = starts if name not in taken else starts[:1]
@@ -355,11 +355,11 @@ def _part(
     same = [
         axis
         for axis in free
-        if once_where_same and all(np.array_equal(x, np.repeat(x[_first(axis)], x.shape[axis], axis)) for x in each)
+        if once_where_same and all(_same(x, np.repeat(x[_first(axis)], x.shape[axis], axis)) for x in each)
     ]
     once = [x[tuple(slice(1) if axis in same else slice(None) for axis in range(x.ndim))] for x in each]
     moving = [axis for axis in range(len(shape)) if axis not in same and (axis in free or len(starts) > 1)]
-    if {*free} == {*same} and all(np.array_equal(x, once[0]) for x in once):
+    if {*free} == {*same} and all(_same(x, once[0]) for x in once):
         whole = once[0]
     elif largest is None:
         raise NeedsLargest
@@ -387,7 +387,15 @@ def _is_part(whole: Array, part: Array, begin: Mapping[int, int]) -> bool:
     if part.ndim != whole.ndim or not part.size:
         return False
     region = tuple(slice(begin.get(axis, 0), begin.get(axis, 0) + n) for axis, n in enumerate(part.shape))
-    return np.array_equal(part, whole[region])
+    return _same(part, whole[region])
+
+
+def _same(a: Array, b: Array) -> bool:
+    """Bit for bit: NaNs too."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    ours, theirs = (np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (a, b))
+    return np.array_equal(ours, theirs)
 
 
 def _first(axis: int) -> tuple[slice, ...]:

@@ -72,6 +72,7 @@ def compile_request(request: CompileRequest) -> CompileResult:
         "store": request.store,
         "limits": limits,
         "recipe": recipe,
+        "float_model": None if recipe is None else path,
     }
     if steering is None:
         by_error = "precision auto, which is decided at one size (say f32 or bf16)"
@@ -132,13 +133,13 @@ def _recipe(request: CompileRequest, locked: Choices | None) -> Recipe | Packing
         return recipe
     if request.precision == INT8:
         raise ConfigError(
-            "precision int8 is decided by samples: give --calibrate DATA.npz, or the --choices of a package of this "
-            "very model that was calibrated"
+            f"precision int8 was asked for, and {request.choices} says nothing of bytes in this model: compile without "
+            "--choices, or give those of a package of this very model in int8"
         )
     if request.emit_onnx is not None:
         raise ConfigError(
-            "--emit-onnx writes the model that was quantized, and none is: compile with --precision int8 --calibrate, "
-            "or with --weights int4"
+            "--emit-onnx writes the model that was quantized, and none is: compile with --precision int8, or with "
+            "--weights int4"
         )
     return None
 

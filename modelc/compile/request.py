@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # the command line reads this table before anything is to be 
     from modelc.verb import Progress
 
 GivenShapes = Mapping[str, Sequence[int]]  # of inputs, by name
-Metric = Callable[[dict[str, Any], dict[str, Any]], float]  # of outputs and of a sample, arrays by name
+Metric = Callable[..., float]  # of outputs and of a sample, and of the float model's outputs, arrays by name
 THREADS = range(1, 257)
 
 
@@ -100,11 +100,12 @@ class Request:
     )
     precision: str | None = option(
         None,
-        "What contractions multiply; f16: short sums too, where the target computes in float16; int8: with "
-        "--calibrate; auto: bf16 but where f32 is needed, and int8 where --calibrate is given (default: the "
-        "configuration's, f32).",
-        doc="What contractions multiply: f32, bf16, f16, auto (bf16 where it pays and is near enough), or int8, which "
-        "`calibrate` or `choices` decide in detail. Default: as `config` says.",
+        "What contractions multiply; f16: short sums too, where the target computes in float16; int8: by the samples "
+        "of --calibrate, or without any by row; auto: bf16 but where f32 is needed, and int8 where --calibrate is "
+        "given (default: the configuration's, f32).",
+        doc="What contractions multiply: f32, bf16, f16, auto (bf16 where it pays and is near enough), or int8: as "
+        "`calibrate` or `choices` decide in detail, or without them with activations rounded by row in each run. "
+        "Default: as `config` says.",
         kind=("f32", "bf16", "f16", "int8", "auto"),
     )
     database: str | Path | bool = option(
@@ -280,12 +281,14 @@ class CompileRequest(Request):
     )
     metric: str | Metric | None = option(
         None,
-        "What the drop is measured by: a function of the outputs and of the sample, arrays by name, more for better "
-        "(default: classes that agree, or the relative error). The file is executed.",
+        "What the drop is measured by: a function of the outputs and of the sample, arrays by name, more for better; "
+        "with three arguments also of the float model's outputs (default: by what outputs look like: classes, boxes or "
+        "neighbours that agree, cosine, relative error). The file is executed.",
         "FILE.py:FUNCTION",
         doc="A function `metric(outputs, sample)`, which scores a model's outputs: larger is better. Both arguments "
-        "map names to arrays; the sample has the labels of the data, too. Or FILE.py:FUNCTION; the file is executed. "
-        "Default: the share of agreeing classes, or the relative error.",
+        "map names to arrays; the sample has the labels of the data, too. A function of three arguments is also given "
+        "the float model's outputs. Or FILE.py:FUNCTION; the file is executed. Default: by what outputs look like, the "
+        "share of classes, boxes or neighbours that agree, the cosine, or the relative error.",
         yaml="model",
     )
     max_drop: float | None = option(
@@ -297,6 +300,14 @@ class CompileRequest(Request):
         read=share,
     )
 
+    trade_off: bool = option(
+        False,
+        "Write no package: print what fewer layers in bytes take and lose on the samples of --calibrate, each row with "
+        "the --max-drop that chooses it.",
+        doc="Makes no package, but a table, `trade_off` of the result: what fewer layers in bytes take and lose on the "
+        "samples of `calibrate`, each row with the `max_drop` that chooses it.",
+    )
+
     def __post_init__(self) -> None:
         if self.stop_after is not None and self.stop_after not in STAGES:
             raise ConfigError(f"there is no stage {self.stop_after!r}; the stages are {', '.join(STAGES)}")
@@ -305,8 +316,17 @@ class CompileRequest(Request):
         for name in ("metric", "max_drop") if self.calibrate is None else ():
             if (given := getattr(self, name)) is not None:
                 raise ConfigError(f"{name} is {given!r}, which judges a calibration: give calibrate too, its samples")
+        if self.trade_off and (self.calibrate is None or self.max_drop is not None):
+            said = "with max_drop, which chooses" if self.calibrate is not None else "without calibrate, its samples"
+            raise ConfigError(f"trade_off shows what max_drop can choose by samples, and was given {said}")
         if self.max_drop is not None and not 0 <= self.max_drop <= 1:
             raise ConfigError(f"the greatest drop is {self.max_drop}; expected a share from 0 to 1, such as 1% or 0.01")
+
+    @property
+    def quantizes(self) -> bool:
+        """Whether it is to be decided what is in bytes: by samples, or where int8 alone is said without."""
+        said = (self.choices, self.recipe, self.weights)
+        return self.calibrate is not None or (self.precision == "int8" and all(one is None for one in said))
 
     def settings(self, otherwise: Config | None = None) -> Config:
         """The same, with constants as is asked for."""

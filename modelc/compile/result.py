@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modelc.database.recorded import Consulted
 from modelc.errors import PackageError
@@ -17,6 +17,9 @@ from modelc.runtime.shown import page, size, table
 from modelc.space.constants import Within
 from modelc.space.shared_packing import SharedPacking
 from modelc.verify.report import Report
+
+if TYPE_CHECKING:  # quantize/ makes CompileResults
+    from modelc.quantize.trade_off import Row
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class CompileResult:
     consulted: Consulted | None = None
     answers: str = ""
     recipe: Recipe | Packing | None = None  # by which the model was quantized
+    trade_off: tuple[Row, ...] = ()  # which a request asked for instead of a package
 
     def __repr__(self) -> str:
         seconds = f"{sum(self.seconds.values()):.1f} s"
@@ -97,5 +101,6 @@ class CompileResult:
             "constants": self.constants.to_json(),
             "notes": list(self.notes),
             "quantized": None if self.recipe is None else self.recipe.report(),
+            "trade_off": [row.to_json() for row in self.trade_off],
             "verification": None if self.report is None else self.report.to_json()["summary"],
         }

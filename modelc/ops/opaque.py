@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from modelc.ir.block import OpaqueBlock
 from modelc.ops.finding import nms_list, nms_rows, non_zero, unique
+from modelc.ops.tree_walks import trees
 
 Array = NDArray[Any]
 Meaning = Callable[..., tuple[Array, ...]]
@@ -50,39 +50,6 @@ def scatter_elements(attrs: Mapping[str, Any], x: Array, indices: Array, updates
     for position in np.ndindex(indices.shape):
         at = (*position[:axis], int(indices[position]), *position[axis + 1 :])
         result[at] = combine(result[at], updates[position])
-    return (result,)
-
-
-ANSWERS: tuple[Callable[[Any, Any], bool], ...] = (  # to the question of a branch, by the lower bits of its code
-    lambda x, split: False,
-    operator.le,
-    operator.lt,
-    operator.ge,
-    operator.gt,
-    operator.eq,
-    operator.ne,
-)
-MISSING = 8  # in the code of a branch: the answer for a NaN is yes
-
-
-def trees(
-    attrs: Mapping[str, Any], x: Array, nodes: Array, splits: Array, roots: Array, targets: Array, weights: Array
-) -> tuple[Array, ...]:
-    """Of every sample what the leaves that its trees lead to give to each target, added, or the least or the greatest
-    of it; 0 for a target that nothing is given to."""
-    combine = REDUCE[attrs["aggregate"]]
-    result = np.zeros((len(x), attrs["targets"]), weights.dtype)
-    given = np.zeros(result.shape, bool)
-    for row, root in np.ndindex(len(x), len(roots)):
-        at = int(roots[root])
-        while code := int(nodes[at, 1]):
-            value = x[row, nodes[at, 0]]
-            yes = ANSWERS[code % MISSING](value, splits[at]) or (code >= MISSING and np.isnan(value))
-            at = int(nodes[at, 2 if yes else 3])
-        for k in range(nodes[at, 2], nodes[at, 3]):
-            place = row, int(targets[k])
-            result[place] = combine(result[place], weights[k]) if given[place] else weights[k]
-            given[place] = True
     return (result,)
 
 

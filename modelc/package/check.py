@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import cast
 
 from modelc.errors import PackageError
@@ -16,12 +17,13 @@ from modelc.package.spec import (
     Argument,
     Branch,
     Carried,
-    MadeConstant,
+    Made,
     Moving,
     PackageSpec,
     Plan,
     Repeat,
     Step,
+    SummedConstant,
     made_bytes,
     parts_of,
 )
@@ -29,6 +31,7 @@ from modelc.package.tensor import DTYPE_BYTES, TensorInfo
 from modelc.runtime.library import FOUND, LENGTH
 
 MOST_BYTES = 2**63 - 1  # of a tensor
+WIDENED = ("int8", "uint8", "int16", "float16")  # what the runtime makes floats of
 MOST_CHECKED_RANK = 32  # MC_MOST_RANK in modelc_runtime.h
 
 
@@ -82,15 +85,23 @@ def _check_params(spec: PackageSpec) -> None:
         end = offset + array.nbytes
 
 
-def check_made(made: Sequence[MadeConstant], params_bytes: int) -> None:
+def check_made(made: Sequence[Made], params_bytes: int) -> None:
     """Raises PackageError unless constants that opening makes lie apart, and are made of parameters that are there."""
     end = 0
     for constant in made:
-        apart = constant.offset >= end and not (constant.offset | constant.source) % ALIGNMENT
-        least_number = min(constant.outer, constant.rows, constant.columns, constant.inner)
-        blocks = constant.outer * constant.inner
-        there = 0 <= constant.source <= constant.source + constant.source_bytes <= params_bytes
-        if not apart or not there or least_number < 1 or constant.matrix < 0 or blocks >= 2**31:
+        places, ends = [constant.offset, constant.source], [constant.source + constant.source_bytes]
+        if isinstance(constant, SummedConstant):
+            extents: tuple[int, ...] = (constant.outer, constant.rows, constant.columns, constant.inner)
+            fits = constant.matrix >= 0
+            if constant.widened:
+                ends = [constant.source + constant.source_bytes + params_bytes - end]
+        else:
+            extents, strides = constant.extents, constant.strides
+            fits = constant.dtype in WIDENED and 0 < len(extents) == len(strides) and min(strides) >= 0
+            places.append(constant.factors)
+            ends.append(constant.factors + constant.factor_bytes if fits else 0)
+        fits = fits and min(extents) >= 1 and prod(extents) < 2**31 and max(ends) <= params_bytes
+        if not fits or constant.offset < end or min(places) < 0 or any(place % ALIGNMENT for place in places):
             raise PackageError(f"the constant that is made at {constant.offset} of {constant.source} cannot be made so")
         end = constant.offset + constant.bytes
 

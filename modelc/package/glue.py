@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from math import prod
 from typing import Any, cast
 
 from modelc.errors import PackageError
@@ -23,6 +24,7 @@ from modelc.package.spec import (
     RangeCheck,
     Rolled,
     Step,
+    SummedConstant,
     aligned,
     made_bytes,
 )
@@ -111,16 +113,26 @@ def _parameters(spec: PackageSpec) -> str:
 
 
 def _made(spec: PackageSpec) -> str:
-    """Constants that opening makes, and their matrices."""
+    """Constants that opening makes, and their matrices, or extents and strides."""
     matrices = (
         _table("double", f"matrix_{number}", (x.hex() for row in matrix for x in row), ["0"])
         for number, matrix in enumerate(spec.matrices)
     )
-    rows = (
-        _row(f"{c.source}u", f"{c.offset}u", c.outer, c.inner, c.rows, c.columns, f"matrix_{c.matrix}")
-        for c in spec.made
-    )
-    return "".join(matrices) + _table("mc_made", "made", rows)
+    tables, rows = [*matrices], list[str]()
+    for number, made in enumerate(spec.made):
+        fields: dict[str, object] = {"source": f"{made.source}u", "offset": f"{made.offset}u"}
+        if isinstance(made, SummedConstant):
+            fields |= {name: getattr(made, name) for name in ("outer", "inner", "rows", "columns")}
+            fields |= {"widened": int(made.widened)}
+            fields |= {"matrix": f"matrix_{made.matrix}"}
+        else:
+            extents, strides = f"made_extents_{number}", f"made_strides_{number}"
+            tables += [_numbers(extents, made.extents), _numbers(strides, made.strides)]
+            fields |= {"factors": f"{made.factors}u", "outer": prod(made.extents[:-1]), "inner": made.extents[-1]}
+            fields |= {"dtype": DTYPE_CODES[made.dtype], "rank": len(made.extents)}
+            fields |= {"extents": extents, "strides": strides}
+        rows.append(_row(*(f".{name} = {value}" for name, value in fields.items())))
+    return "".join(tables) + _table("mc_made", "made", rows)
 
 
 def _declarations(plans: Iterable[Plan]) -> str:

@@ -18,7 +18,7 @@ from modelc.ir.sizes import is_sized, number_of, text_of
 from modelc.package.check import check_made, check_plans
 from modelc.package.form import Form
 from modelc.package.schema import Mismatch, compiled
-from modelc.package.spec import FixedInput, MadeConstant, PackageTarget, Plan, made_bytes
+from modelc.package.spec import FixedInput, Made, PackageTarget, Plan, made_bytes
 from modelc.runtime.files import MANIFEST as NAME
 from modelc.runtime.files import MOST_MANIFEST_BYTES, PARAMS, SCHEMA_VERSION
 
@@ -73,7 +73,8 @@ class Manifest:
     files: Mapping[str, FileInfo]
     params: tuple[tuple[int, int], ...]  # offset and bytes of every array in params.bin
     params_bytes: int
-    made: tuple[MadeConstant, ...] = ()  # what opening makes of them
+    made: tuple[Made, ...] = ()  # what opening makes of them
+    file_bytes: int = 0  # of the model's files
     linked: Linked
     variants: tuple[Plan, ...]
     verification: Mapping[str, Any] | None = None
@@ -96,7 +97,7 @@ class Manifest:
 _ABSENT = (
     *("stride", "loops", "control", "slots", "states", "sizes", "count", "condition", "go", "refusal"),
     *("bounds", "on", "written", "extents", "takes", "free", "matter", "origin"),
-    *("room", "growth", "made"),
+    *("room", "growth", "made", "widened", "file_bytes"),
 )
 _NUMBERS = frozenset(  # that may depend on sizes
     {"extents", "extent", "offset", "stride", "shape", "strides", "low", "high", "limit", "flops", "bytes", "growth"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -355,10 +356,10 @@ def distinct_kernels(variants: Iterable[Plan]) -> int:
 
 
 @dataclass(frozen=True)
-class MadeConstant:
+class SummedConstant:
     """A constant that the runtime makes when a package is opened: `outer` times `rows` rows of `inner` float32, at
-    `offset` bytes of what is made. Each is a sum of `columns` rows that are stored at `source` bytes of the parameters,
-    times numbers of matrix `matrix`."""
+    `offset` bytes of what is made. Each is a sum of `columns` rows, times numbers of matrix `matrix`; these rows are at
+    `source` bytes of the parameters, or of what is `widened` before."""
 
     source: int
     offset: int
@@ -367,6 +368,11 @@ class MadeConstant:
     columns: int
     inner: int
     matrix: int
+    widened: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return self.outer, self.rows, self.columns, self.inner
 
     @property
     def bytes(self) -> int:
@@ -377,7 +383,37 @@ class MadeConstant:
         return MADE_BYTES * self.outer * self.columns * self.inner
 
 
-def made_bytes(made: Sequence[MadeConstant]) -> int:
+@dataclass(frozen=True)
+class WidenedConstant:
+    """A constant of float32 that the runtime makes when a package is opened, at `offset` bytes of what is made: numbers
+    of `dtype` in an array of shape `extents`, which are stored at `source` bytes of the parameters, times factors in
+    float32, which are stored at `factors`. The factor of an element is where `strides` say."""
+
+    source: int
+    factors: int
+    offset: int
+    dtype: str
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        return MADE_BYTES * prod(self.extents)
+
+    @property
+    def source_bytes(self) -> int:
+        return DTYPES[self.dtype].itemsize * prod(self.extents)
+
+    @property
+    def factor_bytes(self) -> int:
+        """Up to the last factor."""
+        return MADE_BYTES * (1 + sum((n - 1) * by for n, by in zip(self.extents, self.strides, strict=True)))
+
+
+Made = SummedConstant | WidenedConstant
+
+
+def made_bytes(made: Sequence[Made]) -> int:
     """The memory that constants take which are made when a package is opened."""
     return max((aligned(constant.offset + constant.bytes) for constant in made), default=0)
 
@@ -394,11 +430,11 @@ class PackageTarget:
 @dataclass(frozen=True)
 class PackageSpec:
     """Everything that a package is made of. `params` are arrays at 64-byte aligned offsets of params.bin, ascending and
-    apart; `made` are constants that opening makes of them by `matrices`; `objects` are ELF objects by name; `choices`
-    becomes choices.json; `versions` are of the tools used; `check_addresses`: steps have their checks; `constants` are
-    inputs of the model that the package does not take; `bounds` are the most that values of the model can be which
-    sizes are made of, where a user has said so; `origin` is what the model says of itself; `form` what the package is
-    made as.
+    apart; `made` are constants that opening makes of them, sums by `matrices`; `objects` are ELF objects by name;
+    `choices` becomes choices.json; `versions` are of the tools used; `check_addresses`: steps have their checks;
+    `constants` are inputs of the model that the package does not take; `bounds` are the most that values of the model
+    can be which sizes are made of, where a user has said so; `origin` is what the model says of itself; `form` what the
+    package is made as; `file_bytes` are of the model's files.
     """
 
     name: str
@@ -406,7 +442,7 @@ class PackageSpec:
     variants: tuple[Plan, ...]
     objects: Mapping[str, bytes]
     params: tuple[tuple[int, NDArray[Any]], ...] = ()
-    made: tuple[MadeConstant, ...] = ()
+    made: tuple[Made, ...] = ()
     matrices: tuple[tuple[tuple[float, ...], ...], ...] = ()
     choices: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -417,6 +453,7 @@ class PackageSpec:
     bounds: Mapping[str, int] = field(default_factory=dict)
     origin: Origin | None = None
     form: Form = field(default_factory=Form)
+    file_bytes: int = 0
 
     def __post_init__(self) -> None:
         if not self.form.prefix:

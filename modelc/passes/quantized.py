@@ -158,13 +158,31 @@ def shifted(data: Array, to: str) -> Array:
 
 
 def stored(e: Editor, x: str, to: str, zero: int = 0) -> tuple[str, int]:
-    """Bytes of that zero point as the other kind or as WIDE numbers, and the zero point of these."""
+    """Bytes of that zero point as the other kind or as WIDE numbers, and the zero point of these. What is rounded and
+    moved by the zero point just before is not moved."""
+    if e.value(x).dtype == "uint8" and (to == WIDE or zero == SHIFT):
+        whole = rounded_before(e, x, zero)
+        if whole is not None:
+            return e.add("Cast", (whole,), {"to": to}), 0
     if to == WIDE:
         wide = e.add("Cast", (x,), {"to": WIDE})
         return (e.add("Sub", (wide, e.constant(np.int16(zero), f"{x}_zero", WIDE))) if zero else wide), 0
     wide = e.add("Cast", (x,), {"to": "int32"})
     moved = e.add("Add", (wide, e.constant(np.int32(SHIFT if to == "uint8" else -SHIFT), f"{x}_shift", "int32")))
     return e.add("Cast", (moved,), {"to": to}), zero + (SHIFT if to == "uint8" else -SHIFT)
+
+
+def rounded_before(e: Editor, x: str, zero: int) -> str | None:
+    """The whole numbers in float32 that bytes of that zero point are cast from; None where they are not."""
+    cast = e.producer(x)
+    moved = e.producer(cast.inputs[0]) if cast is not None and cast.op == "Cast" else None
+    if moved is None or moved.op != "Add" or e.value(moved.outputs[0]).dtype != "float32":
+        return None
+    for number, whole in (moved.inputs, moved.inputs[::-1]):
+        rounding = e.producer(whole)
+        if e.scalar(number) == zero and rounding is not None and rounding.op == "Round":
+            return whole
+    return None
 
 
 # --- quantized operands -------------------------------------------------------------------------------------------

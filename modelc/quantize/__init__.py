@@ -1,10 +1,18 @@
 """From a float model to bytes: what is rounded, by which scales, and what stays in floats, is chosen by samples.
 
 samples.py     calibration data: what is calibrated on, and what is held back to judge by
-measure.py     how much worse outputs are: by themselves, or by a user's metric
+running.py     models on samples, several side by side
+drop.py        what a drop is; relative errors
+measure.py     how much worse outputs are, by what they look like: class scores, embeddings, detections (boxes.py)
+by_metric.py   the same by a user's metric
+statistics.py  what activations are: the ranges that each may be rounded by, and what channels are divided by
 trials.py      each layer by itself: the range that its output is nearest with, asymmetric weights, float16
+smoothing.py   the values whose channels are divided
+network.py     what layers in bytes or float16 add to the outputs of the network
 price.py       the seconds that bytes and float16 save in each layer, by the compiler's estimate
 cut.py         what goes back to float32, or first to asymmetric weights or float16, until the drop holds
+subject.py     a model, its samples and what is known of both before anything is decided
 decide.py      how each layer is computed
+trade_off.py   what fewer layers in bytes take and lose
 command.py     the command: a CompileRequest with samples becomes a Recipe, and a package
 """

@@ -4,20 +4,25 @@ be asked to calibrate."""
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from collections.abc import Generator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
 from modelc.compile.command import compile_request
+from modelc.compile.pipeline import default_threads
 from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
 from modelc.errors import ConfigError, blaming
 from modelc.frontend.load.given import model_file
 from modelc.frontend.quantize.recipe import INT8, Recipe
 from modelc.passes.machine import multiplied
-from modelc.quantize.decide import GIVEN_BACK, STAGE, Deciding
-from modelc.quantize.measure import check_metric
+from modelc.quantize.by_metric import check_metric
+from modelc.quantize.decide import GIVEN_BACK, Deciding
+from modelc.quantize.dynamic import compile_dynamic
 from modelc.quantize.price import limits_of_weights
+from modelc.quantize.subject import STAGE, Subject
+from modelc.quantize.trade_off import Row, rows_of, worth
 from modelc.scratch import TemporaryFolder
 from modelc.target import load_target
 from modelc.verb import asked_by
@@ -25,14 +30,34 @@ from modelc.verb import asked_by
 
 def calibrated(request: CompileRequest) -> Recipe:
     """What of the request's model multiplies bytes on its target, and how it is rounded. Raises ModelcError."""
-    target = named_target(request.target) or load_target("native")
     recipes = list[Recipe]()
-    for most in limits_of_weights(target):
-        with blaming(f"model {request.path}"), TemporaryFolder("calibrate") as folder, ExitStack() as stack:
-            recipes.append(Deciding(request, target, most, Path(folder), stack).recipe())
-        if not any(layer.why.startswith(GIVEN_BACK) for layer in recipes[-1].layers):
-            break
+    with blaming(f"model {request.path}"), closing(_deciding(request)) as each:
+        for deciding in each:
+            recipes.append(deciding.recipe())
+            if not any(layer.why.startswith(GIVEN_BACK) for layer in recipes[-1].layers):
+                break
     return min(recipes, key=lambda recipe: float(recipe.summary["int8_seconds"]))
+
+
+def compile_quantized(request: CompileRequest) -> CompileResult:
+    """A package of the request's model in bytes, by samples or without. Raises ModelcError."""
+    return compile_dynamic(request) if request.calibrate is None else compile_calibrated(request)
+
+
+def traded_off(request: CompileRequest) -> tuple[Row, ...]:
+    """What fewer layers in bytes take more of, and lose less. Raises ModelcError."""
+    with blaming(f"model {request.path}"), closing(_deciding(request)) as each:
+        return worth([row for deciding in each for row in rows_of(deciding)])
+
+
+def _deciding(request: CompileRequest) -> Generator[Deciding]:
+    """What decides, by the largest weight, while it is asked for; the fastest first."""
+    target = named_target(request.target) or load_target("native")
+    with TemporaryFolder("calibrate") as folder:
+        subject = Subject(request, target, Path(folder))
+        for most in limits_of_weights(target):
+            with ExitStack() as stack:
+                yield Deciding(subject, most, stack)
 
 
 def compile_calibrated(request: CompileRequest) -> CompileResult:
@@ -51,6 +76,11 @@ def compile_calibrated(request: CompileRequest) -> CompileResult:
             result, notes=(*result.notes, "not calibrated: the target has no instruction that multiplies bytes")
         )
     begun = time.perf_counter()
+    if request.trade_off:
+        rows = traded_off(request)
+        name = (named_target(request.target) or load_target("native")).name
+        seconds = {STAGE: time.perf_counter() - begun}
+        return CompileResult(None, name, seconds, request.threads or default_threads(), trade_off=rows)
     recipe = calibrated(request)
     took = time.perf_counter() - begun
     result = compile_request(replace(request, recipe=recipe))
@@ -83,4 +113,4 @@ def compile(request: CompileRequest) -> CompileResult:
     """
     with model_file(request.model, request.name) as path:
         given = replace(request, model=path)
-        return compile_request(given) if given.calibrate is None else compile_calibrated(given)
+        return compile_quantized(given) if given.quantizes else compile_request(given)

@@ -1,150 +1,147 @@
 """How much worse the outputs of a quantized model are than those of the float model, on the samples that are held back:
-by themselves, or by a user's metric."""
+each output by what it looks like, or all of them by a user's metric."""
 
 from __future__ import annotations
 
-import importlib.util
-import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelc.compile.request import Metric
 from modelc.errors import ConfigError
+from modelc.quantize.boxes import Boxes, boxes_among
+from modelc.quantize.by_metric import ByMetric, metric_at
+from modelc.quantize.drop import Drop, real_outputs, relative_error, rows_of
 from modelc.quantize.samples import HELD_BACK, Arrays
-from modelc.signals import no_exit
 
-EXPECTED = "expected FILE.py:FUNCTION, a function of the outputs and of the sample, both arrays by name"
-
-
-class Drop(NamedTuple):
-    """`share` is what is compared with --max-drop; `said` is the sentence."""
-
-    share: float
-    said: str
+LEAST_WIDTH = 32  # numbers of a row that is an embedding
+TIE = 1e-3  # of cosine similarity: neighbours that are as near as that are the same
 
 
-def relative_error(outputs: Sequence[Arrays], wanted: Sequence[Arrays], names: Sequence[str]) -> float:
-    """The greatest relative error, root of the mean square, of the outputs `names`."""
-    worst = 0.0
-    for name in names:
-        off, size = 0.0, 0.0
-        for made, right in zip(outputs, wanted, strict=True):
-            exact = right[name].astype(np.float64)
-            off += float(np.square(made[name] - exact).sum())
-            size += float(np.square(exact).sum())
-        worst = max(worst, math.sqrt(off / size) if size else float(off > 0))
-    return worst if math.isfinite(worst) else math.inf
+class Judge(Protocol):
+    """What judges some outputs: `what` it looks at, and `step`, the share that one of what it counts is of all (0 where
+    it measures)."""
+
+    @property
+    def what(self) -> str: ...
+
+    @property
+    def step(self) -> float: ...
+
+    def drop(self, outputs: Sequence[Arrays]) -> Drop: ...
 
 
-def real_outputs(wanted: Sequence[Arrays]) -> tuple[str, ...]:
-    """The outputs that are real numbers, and finite."""
-    return tuple(
-        name
-        for name, array in wanted[0].items()
-        if array.dtype.kind == "f" and array.size and all(np.isfinite(outputs[name]).all() for outputs in wanted)
-    )
+class Classes:
+    """How seldom another class has the highest score."""
+
+    def __init__(self, wanted: Sequence[Arrays], name: str) -> None:
+        self.wanted, self.name = wanted, name
+        self.what, self.step = f"classes of {name!r}", 1 / rows_of(wanted, name, -1)
+
+    def drop(self, outputs: Sequence[Arrays]) -> Drop:
+        name = self.name
+        same = [
+            np.argmax(made[name], -1) == np.argmax(right[name], -1)
+            for made, right in zip(outputs, self.wanted, strict=True)
+        ]
+        rows, agreeing = sum(x.size for x in same), sum(int(np.sum(x)) for x in same)
+        error = relative_error(outputs, self.wanted, [name])
+        said = f"{agreeing} of {rows} classes of {name!r} are the same, relative error {error:.2%}"
+        return Drop(1 - agreeing / rows, said)
+
+
+class Embeddings:
+    """How far rows turn, as 1 - cosine, on average; where there is one row for each element of a batch, also how seldom
+    the nearest other row is another. Rows of tokens that a mask among the inputs leaves out are."""
+
+    def __init__(self, wanted: Sequence[Arrays], name: str, samples: Sequence[Arrays]) -> None:
+        self.name, self.masks = name, [_mask_of(s, right[name]) for s, right in zip(samples, wanted, strict=True)]
+        self.rows = self._rows(wanted)
+        self.ranked = wanted[0][name].ndim == 2 and len(self.rows) > 2
+        self.what = f"cosine{' and nearest rows' * self.ranked} of {name!r}"
+        self.step = 1 / len(self.rows) if self.ranked else 0.0
+        if self.ranked:
+            self.near = _similarities(self.rows)
+
+    def drop(self, outputs: Sequence[Arrays]) -> Drop:
+        made = self._rows(outputs)
+        share = float(np.clip(1 - np.einsum("rk,rk->r", made, self.rows).mean(), 0, 1))
+        said = f"mean cosine {1 - share:.4f} of {len(made)} rows of {self.name!r}"
+        if self.ranked:
+            nearest = self.near[np.arange(len(made)), _similarities(made).argmax(1)]
+            agreeing = int((nearest >= self.near.max(1) - TIE).sum())
+            said += f", {agreeing} of whose nearest rows are the same"
+            share = max(share, 1 - agreeing / len(made))
+        return Drop(share, said)
+
+    def _rows(self, outputs: Sequence[Arrays]) -> NDArray[np.float64]:
+        """All rows, in their length 1."""
+        each = [made[self.name].astype(np.float64)[mask] for made, mask in zip(outputs, self.masks, strict=True)]
+        rows = np.concatenate(each)
+        rows = np.where(np.isfinite(rows), rows, 0)
+        unit: NDArray[np.float64] = rows / np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-30)
+        return unit
+
+
+class Relative:
+    """The greatest relative error of outputs."""
+
+    def __init__(self, wanted: Sequence[Arrays], names: Sequence[str]) -> None:
+        self.wanted, self.names, self.step = wanted, names, 0.0
+        self.what = f"relative error of {', '.join(map(repr, names))}"
+
+    def drop(self, outputs: Sequence[Arrays]) -> Drop:
+        error = relative_error(outputs, self.wanted, self.names)
+        return Drop(error, f"relative error {error:.2%} of {', '.join(map(repr, self.names))}")
 
 
 class Agreement:
-    """What judges outputs without labels, sample by sample, against those of the float model: of an output that looks
-    like class scores, how seldom another class has the highest; of others the relative error. `what` names it, `step`
-    is the share that one of what it counts is of all (0 where it measures), `says` what else is noteworthy."""
+    """What judges outputs without labels, against those of the float model: the greatest drop of several judges.
+    `scores` and `embeddings` are outputs that look like that; detections are recognised by their numbers."""
 
-    says: tuple[str, ...] = ()
-
-    def __init__(self, wanted: Sequence[Arrays], scores: Sequence[str]) -> None:
-        self.wanted, self.names = wanted, real_outputs(wanted)
-        self.scores = tuple(name for name in scores if name in self.names and wanted[0][name].shape[-1] > 1)
-        self.others = tuple(name for name in self.names if name not in self.scores)
-        if not self.names:
+    def __init__(
+        self,
+        wanted: Sequence[Arrays],
+        samples: Sequence[Arrays],
+        scores: Sequence[str] = (),
+        embeddings: Sequence[str] = (),
+    ) -> None:
+        names = real_outputs(wanted)
+        if not names:
             raise ConfigError("no output of the model is of real numbers: give --metric FILE.py:FUNCTION to judge by")
+        self.names, self.judges = names, list[Judge]()
+        for name in names:
+            shape = wanted[0][name].shape
+            if name in scores and shape[-1] > 1:
+                self.judges.append(Classes(wanted, name))
+            elif name in embeddings and len(shape) in (2, 3) and shape[-1] >= LEAST_WIDTH:
+                self.judges.append(Embeddings(wanted, name, samples))
+        judged = {judge.name for judge in self.judges if isinstance(judge, Classes | Embeddings)}
+        if (detections := boxes_among(wanted, [name for name in names if name not in judged])) is not None:
+            self.judges.append(Boxes(wanted, detections))
+            judged |= {*detections.names}
+        if others := [name for name in names if name not in judged]:
+            self.judges.append(Relative(wanted, others))
+        same = [name for name in names if len(wanted) > 1 and _is_constant(wanted, name)]
+        constant = f"the float model gives the same {', '.join(map(repr, same))} for every sample that is held back: "
+        self.says = (f"{constant}a drop there says little",) if same else ()
 
     @property
     def what(self) -> str:
-        parts = [f"classes of {', '.join(map(repr, self.scores))}"] * bool(self.scores)
-        parts += [f"relative error of {', '.join(map(repr, self.others))}"] * bool(self.others)
-        return " and ".join(parts)
+        return " and ".join(judge.what for judge in self.judges)
 
     @property
     def step(self) -> float:
-        return max((1 / rows_of(self.wanted, name, -1) for name in self.scores), default=0.0)
+        return max(judge.step for judge in self.judges)
 
     def drop(self, outputs: Sequence[Arrays]) -> Drop:
-        said, share = list[str](), 0.0
-        for name in self.scores:
-            same = [
-                np.argmax(made[name], -1) == np.argmax(right[name], -1)
-                for made, right in zip(outputs, self.wanted, strict=True)
-            ]
-            rows, agreeing = sum(x.size for x in same), sum(int(np.sum(x)) for x in same)
-            error = relative_error(outputs, self.wanted, [name])
-            said.append(f"{agreeing} of {rows} classes of {name!r} are the same, relative error {error:.2%}")
-            share = max(share, 1 - agreeing / rows)
-        if self.others:
-            error = relative_error(outputs, self.wanted, self.others)
-            said.append(f"relative error {error:.2%} of {', '.join(map(repr, self.others))}")
-            share = max(share, error)
-        return Drop(share, "; ".join(said))
-
-
-class ByMetric:
-    """The same by the mean of a user's metric over the samples: more is better, and the drop is what is lost, as a
-    share of what the float model has."""
-
-    def __init__(self, place: str, metric: Metric, wanted: Sequence[Arrays], samples: Sequence[Arrays]) -> None:
-        self.place, self.metric, self.wanted, self.samples = place, metric, wanted, samples
-        self.values = self._values(wanted)
-        self.whole = sum(self.values) / len(self.values)
-
-    @property
-    def what(self) -> str:
-        return f"metric {self.place}, {self.whole:.6g} in float32"
-
-    @property
-    def step(self) -> float:
-        return 1 / rows_of(self.wanted, next(iter(self.wanted[0])), 1)
-
-    @property
-    def says(self) -> tuple[str, ...]:
-        if any(self.values):
-            return ()
-        return (
-            f"the metric {self.place[:200]} is 0 on every sample that is held back, in float32 too: it may see nothing "
-            "of the outputs, and no drop then",
-        )
-
-    def drop(self, outputs: Sequence[Arrays]) -> Drop:
-        values = self._values(outputs)
-        value = sum(values) / len(values)
-        lost = self.whole - value
-        return Drop(lost / abs(self.whole) if self.whole else lost, f"metric {value:.6g}, {self.whole:.6g} in float32")
-
-    def _values(self, outputs: Sequence[Arrays]) -> list[float]:
-        return [self._value(made, sample) for made, sample in zip(outputs, self.samples, strict=True)]
-
-    def _value(self, outputs: Arrays, sample: Arrays) -> float:
-        try:
-            with no_exit():
-                value = float(self.metric(dict(outputs), dict(sample)))
-        except Exception as error:  # whatever a user's function raises
-            raise ConfigError(
-                f"the metric {self.place[:200]} failed: {type(error).__name__}: {str(error)[:300]}; it was given the "
-                f"outputs {', '.join(map(repr, outputs))} and the sample {', '.join(map(repr, sample))}"
-            ) from error
-        if not math.isfinite(value):
-            raise ConfigError(f"the metric {self.place[:200]} gave {value}; expected a finite number, more for better")
-        return value
+        drops = [judge.drop(outputs) for judge in self.judges]
+        return Drop(max(drop.share for drop in drops), "; ".join(drop.said for drop in drops))
 
 
 Measure = Agreement | ByMetric
-
-
-def rows_of(outputs: Sequence[Arrays], name: str, dims: int) -> int:
-    """How many rows an output has in all samples, along its first `dims` dimensions."""
-    return sum(math.prod(made[name].shape[:dims]) for made in outputs) or 1
 
 
 def unseen(measure: Measure, max_drop: float) -> tuple[str, ...]:
@@ -158,41 +155,37 @@ def unseen(measure: Measure, max_drop: float) -> tuple[str, ...]:
     )
 
 
-def metric_at(place: str) -> Metric:
-    """The function that FILE.py:FUNCTION names, which executes the file. Raises ConfigError."""
-    where, _, name = place.rpartition(":")
-    if not where.endswith(".py") or not name:
-        raise ConfigError(f"the metric is {place[:200]!r}; {EXPECTED}")
-    if not Path(where).is_file():
-        raise ConfigError(f"the metric {place[:200]} cannot be loaded: there is no file {where}; {EXPECTED}")
-    try:
-        spec = importlib.util.spec_from_file_location(Path(where).stem, where)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        with no_exit():
-            spec.loader.exec_module(module)
-    except Exception as error:  # whatever a user's file raises
-        raise ConfigError(
-            f"the metric {place[:200]} cannot be loaded: {type(error).__name__}: {str(error)[:300]}; {EXPECTED}"
-        ) from error
-    metric: Metric | None = getattr(module, name, None)
-    if not callable(metric):
-        raise ConfigError(f"the metric {place[:200]}: {where} has no function {name!r}")
-    return metric
-
-
-def check_metric(metric: Any) -> None:
-    """Raises ConfigError for what is neither the place of a function nor a function."""
-    if not (metric is None or isinstance(metric, str) or callable(metric)):
-        raise ConfigError(f"the metric is {repr(metric)[:80]}; {EXPECTED}; or that function itself")
-
-
 def measure_of(
-    metric: str | Metric | None, wanted: Sequence[Arrays], samples: Sequence[Arrays], scores: Sequence[str]
+    metric: str | Metric | None,
+    wanted: Sequence[Arrays],
+    samples: Sequence[Arrays],
+    scores: Sequence[str],
+    embeddings: Sequence[str],
 ) -> Measure:
     """The user's metric, or the one at a place; or what can be said without."""
     if metric is None:
-        return Agreement(wanted, scores)
+        return Agreement(wanted, samples, scores, embeddings)
     if isinstance(metric, str):
         return ByMetric(metric, metric_at(metric), wanted, samples)
     return ByMetric(getattr(metric, "__name__", type(metric).__name__), metric, wanted, samples)
+
+
+def _mask_of(sample: Arrays, rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which rows of an output a mask among the inputs keeps: an input that is called so, of 0 and 1, by row."""
+    for name, array in sample.items():
+        of_rows = "mask" in name.lower() and array.shape == rows.shape[:-1] and array.ndim > 1
+        if of_rows and array.any() and np.isin(array, (0, 1)).all():
+            return array.astype(bool)
+    return np.ones(rows.shape[:-1], bool)
+
+
+def _similarities(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of each row to each other one; itself is as far as can be."""
+    similar: NDArray[np.float64] = rows @ rows.T
+    np.fill_diagonal(similar, -2)
+    return similar
+
+
+def _is_constant(outputs: Sequence[Arrays], name: str) -> bool:
+    first = outputs[0][name]
+    return all(np.array_equal(made[name], first) for made in outputs[1:])

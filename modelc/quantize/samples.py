@@ -82,6 +82,11 @@ def read_samples(path: Path, model: Path, constants: Arrays) -> Samples:
                     f"{path}: sample {number} has a number in {taken.name!r} that is not finite (NaN or infinite)"
                 )
     given = {one.name for one in inputs}
+    if all(np.array_equal(sample[name], samples[0][name]) for name in given for sample in samples[1:]):
+        raise InputError(
+            f"{path}: all {len(samples)} samples are equal, and nothing can be judged by them; expected samples that "
+            "differ"
+        )
     others = tuple(sorted({name for sample in samples for name in sample} - given - constants.keys()))
     every = [{**sample, **constants} for sample in samples]
     held = every[HELD_BACK - 1 :: HELD_BACK]

@@ -4,7 +4,7 @@ that its output is nearest with; which layers can have asymmetric weights, and w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,21 +19,16 @@ from modelc.frontend.quantize.trials import trial, write_halves, write_statistic
 from modelc.frontend.quantize.weights import as_bytes, zeros_pay
 from modelc.frontend.quantize.write import Deviations, terms
 from modelc.partition.narrow_products import LARGEST, relative_error
+from modelc.quantize.running import Say, runs, spread
 from modelc.quantize.samples import Arrays
-from modelc.verify.engine import Engine
+from modelc.quantize.statistics import Statistics
 
-ENGINE = "ort-real"
 MOST_SEEN = 256  # samples that ranges are taken from
 MOST_TRIED = 16  # samples that ranges are compared on
 WORTH = 0.75  # of a layer's squared error, for which its weights have zero points
+HALVES = "layers in float16"
 HEADROOM = 4  # times as far as samples reach there is to be room in float16: sums reach further on their way
 
-PERCENT = (99.99, 99.9)
-SHARES = np.linspace(1.0, 0.2, 33)  # of the whole range
-MOST_NUMBERS = 1 << 18  # of one value, among which percentiles and errors are computed
-LEAST_DIVISOR = 1e-3  # of the greatest
-
-Say = Callable[[str], None]
 Seen = dict[str, list[NDArray[Any]]]  # an output by name, for each sample
 
 
@@ -70,21 +65,11 @@ class Trials:
     threads: int
     say: Say
 
-    def ranges(self, ranks: Mapping[str, int]) -> tuple[dict[str, tuple[Range, ...]], dict[str, Floats]]:
-        """Those that each value may be rounded by; and of the values that `ranks` names the greatest magnitudes by
-        channel."""
+    def statistics(self, ranks: Mapping[str, int]) -> Statistics:
+        """Of the values that are rounded; of those that `ranks` names by channel too."""
         values, path = tuple(dict.fromkeys(layer.rounded for layer in self.layers)), self.folder / "statistics.onnx"
         write_statistics(self.floats, values, ranks, path)
-        seen = self._seen(path, MOST_SEEN, "ranges")
-        ranges = {
-            value: ranges_of(
-                min(map(float, seen[f"{value}/low"])),
-                max(map(float, seen[f"{value}/high"])),
-                np.concatenate([part.reshape(-1) for part in seen[f"{value}/sampled"]]),
-            )
-            for value in values
-        }
-        return ranges, {value: np.maximum.reduce(seen[f"{value}/channels"], initial=0) for value in ranks}
+        return Statistics(self._seen(path, MOST_SEEN, "ranges"), values, ranks)
 
     def alone(self, ranges: Mapping[str, Sequence[Range]], asymmetric: bool = False) -> Alone:
         """Which of the ranges of each value leaves the layers that read it with the least error, all layers alike."""
@@ -131,7 +116,7 @@ class Trials:
         values = {name for layer in self.layers for name in stored[layer.name] & computed} - floats.constants.keys()
         deviations = {layer.name: relative_error(terms(floats, layer)) for layer in self.layers}
         write_halves(floats, self.layers, deviations, sorted(values), path)
-        seen = self._seen(path, MOST_SEEN, "layers in float16")
+        seen = self._seen(path, MOST_SEEN, HALVES)
         refused = dict[str, str]()
         for layer in self.layers:
             weights, room = weights_of(floats, layer), LARGEST / HEADROOM
@@ -148,7 +133,8 @@ class Trials:
     def _seen(self, path: Path, most: int, what: str) -> Seen:
         """What a model gives for at most so many samples."""
         seen: Seen = {}
-        for outputs in runs(path, spread(self.samples, most), self.threads, lambda said: self.say(f"{what}, {said}")):
+        samples, drawing = spread(self.samples, most), what == HALVES
+        for outputs in runs(path, samples, self.threads, lambda said: self.say(f"{what}, {said}"), drawing):
             for name, array in outputs.items():
                 seen.setdefault(name, []).append(array)
         return seen
@@ -162,62 +148,3 @@ def error(layer: Layer, trial: str, seen: Seen) -> float:
 
 def largest(seen: Seen, prefix: str) -> float:
     return max(map(float, seen[f"{prefix}/largest"]))
-
-
-def runs(model: Path, samples: Sequence[Arrays], threads: int, say: Say = lambda said: None) -> Iterator[Arrays]:
-    """The outputs of a model for each sample, computed in float32 between what is rounded."""
-    with Engine(ENGINE, model, threads, timed=False) as engine:
-        for number, sample in enumerate(samples, 1):
-            say(f"sample {number} of {len(samples)}")
-            yield engine.run(sample)
-
-
-def spread(samples: Sequence[Arrays], most: int) -> list[Arrays]:
-    """At most so many of the samples, from all over them."""
-    count = min(len(samples), most)
-    return [samples[k * len(samples) // count] for k in range(count)]
-
-
-# --- ranges and divisors --------------------------------------------------------------------------------------------
-
-
-def ranges_of(low: float, high: float, numbers: Floats) -> tuple[Range, ...]:
-    """Of a value that went from `low` to `high`, some of whose `numbers` are known: all of it; what a share of the
-    numbers lies in; what leaves the least squared error. Equal ones are left out."""
-    sampled = np.asarray(numbers, np.float32)
-    if sampled.size > MOST_NUMBERS:
-        sampled = sampled[:: sampled.size // MOST_NUMBERS + 1]
-    ranges = [Range.of(low, high, "min-max")]
-    for percent in PERCENT:
-        least, most = np.percentile(sampled, [100 - percent, percent])
-        ranges.append(Range.of(least, most, f"percentile {percent:g}"))
-    every = [Range.of(share * low, share * high, "least squares") for share in SHARES]
-    ranges.append(min(every, key=lambda stored: _squares(stored, sampled)))
-    distinct: dict[tuple[float, int], Range] = {}
-    for stored in ranges:
-        distinct.setdefault((stored.scale, stored.zero), stored)
-    return tuple(distinct.values())
-
-
-def _squares(stored: Range, numbers: Floats) -> float:
-    steps = np.clip(np.rint(numbers / np.float32(stored.scale)) + stored.zero, 0, 255) - stored.zero
-    return float(np.square(steps * np.float32(stored.scale) - numbers).sum())
-
-
-def divisors_of(activations: Floats, weights: Floats | None) -> Floats:
-    """What the channels of a value are divided by (modelc/frontend/quantize/equalise.py), from the greatest magnitudes
-    of each, and of what it is multiplied with: without `weights` those read it that have a scale for each channel, and
-    all channels become alike; otherwise half of the difference goes into the weights, as SmoothQuant has it (alpha =
-    0.5). The greatest divisor is 1."""
-    used = activations > 0
-    if weights is None:
-        divisors = np.where(used, activations, activations.max(initial=0))
-    else:
-        used &= weights > 0
-        ratios = np.sqrt(np.divide(activations, weights, out=np.ones_like(activations), where=used))
-        divisors = np.where(used, ratios, ratios[used].max(initial=1))
-    largest = divisors.max(initial=0)
-    if largest <= 0:
-        return np.ones_like(activations)
-    scaled: Floats = np.maximum(divisors / largest, LEAST_DIVISOR).astype(np.float32)
-    return scaled

@@ -1,5 +1,5 @@
 /* Constants that are made of the parameters when a package is opened: sums of weights, which take several times the bytes of
- * these. All handles of a process have them in one place. */
+ * these, and numbers of few bits as floats. All handles of a process have them in one place. */
 #include <pthread.h>
 
 #include "modelc_runtime.h"
@@ -37,15 +37,58 @@ static void add_up(const mc_made *constant, const float *parts, float *sums, int
     }
 }
 
+static float half(uint16_t bits) {
+    const uint32_t sign = (uint32_t)(bits & 0x8000) << 16, exponent = bits >> 10 & 31, fraction = bits & 0x3ff;
+    union {
+        uint32_t bits;
+        float real;
+    } wide;
+    if (!exponent) return (sign ? -1.0f : 1.0f) * (float)fraction * 0x1p-24f;
+    wide.bits = sign | (exponent + 112) << 23 | fraction << 13; /* constants are finite */
+    return wide.real;
+}
+
+/* Elements [first, first + count) of row `outer`: numbers times their factors. */
+static void widen(const mc_made *constant, const uint8_t *params, float *wide, int64_t outer, int64_t first, int64_t count) {
+    const int32_t last = constant->rank - 1;
+    const int64_t at = outer * constant->inner + first, by = constant->strides[last];
+    const float *factor = (const float *)(const void *)(params + constant->factors);
+    const uint8_t *numbers = params + constant->source;
+    for (int32_t d = last - 1; d >= 0; d--) {
+        factor += outer % constant->extents[d] * constant->strides[d];
+        outer /= constant->extents[d];
+    }
+    factor += first * by;
+    wide += at;
+    switch (constant->dtype) {
+    case MODELC_INT8:
+        for (int64_t i = 0; i < count; i++) wide[i] = (float)((const int8_t *)numbers)[at + i] * factor[i * by];
+        break;
+    case MODELC_UINT8:
+        for (int64_t i = 0; i < count; i++) wide[i] = (float)numbers[at + i] * factor[i * by];
+        break;
+    case MODELC_INT16:
+        for (int64_t i = 0; i < count; i++)
+            wide[i] = (float)((const int16_t *)(const void *)numbers)[at + i] * factor[i * by];
+        break;
+    default: /* MODELC_FLOAT16 */
+        for (int64_t i = 0; i < count; i++)
+            wide[i] = half(((const uint16_t *)(const void *)numbers)[at + i]) * factor[i * by];
+    }
+}
+
 /* A step over blocks of rows of the constant whose number is the frame's iteration. */
 static void make(const mc_frame *frame, uint8_t *scratch, int32_t begin, int32_t end) {
     const mc_made *constant = &mc_the_model.made[frame->iteration];
-    const float *parts = (const float *)(const void *)(frame->params + constant->source);
-    float *sums = (float *)(void *)((uint8_t *)(uintptr_t)frame->made + constant->offset);
+    const uint8_t *from = constant->widened ? frame->made : frame->params;
+    const float *parts = (const float *)(const void *)(from + constant->source);
+    float *floats = (float *)(void *)((uint8_t *)(uintptr_t)frame->made + constant->offset);
     (void)scratch;
     for (int32_t i = begin; i < end; i++) {
         const int64_t first = (int64_t)(i % blocks_of(constant)) * BLOCK, left = constant->inner - first;
-        add_up(constant, parts, sums, i / blocks_of(constant), first, left < BLOCK ? left : BLOCK);
+        const int64_t count = left < BLOCK ? left : BLOCK;
+        if (constant->matrix) add_up(constant, parts, floats, i / blocks_of(constant), first, count);
+        else widen(constant, frame->params, floats, i / blocks_of(constant), first, count);
     }
 }
 

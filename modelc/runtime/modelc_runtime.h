@@ -160,17 +160,25 @@ typedef struct mc_variant {
     uint64_t cache_bytes; /* of all caches that grow */
 } mc_variant;
 
-/* A constant that is made of the parameters when a package is opened: `outer` times `rows` rows of `inner` floats at byte
- * `offset` of what is made. Each is a sum of the `columns` rows that lie at byte `source` of the parameters, times a row of
- * `matrix`. */
+/* A constant that is made of the parameters when a package is opened, at byte `offset` of what is made.
+ *   With a `matrix`: `outer` times `rows` rows of `inner` floats. Each is a sum of the `columns` rows of floats that lie at
+ *   byte `source` of the parameters, or of what was `widened` before, times a row of the matrix.
+ *   Without: numbers of `dtype`, in an array of `rank` extents, times floats that lie at byte `factors`; which one, strides
+ *   say. The last extent is `inner`, and the others make `outer`. */
 typedef struct mc_made {
     uint64_t source;
+    uint64_t factors;
     uint64_t offset;
     int64_t outer;
     int64_t inner;
     int32_t rows;
     int32_t columns;
+    int32_t widened;
     const double *matrix; /* [rows, columns] */
+    int32_t dtype;
+    int32_t rank;
+    const int64_t *extents;
+    const int64_t *strides;
 } mc_made;
 
 typedef struct mc_model {

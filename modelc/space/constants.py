@@ -18,7 +18,16 @@ from modelc.ir.candidate import Candidate
 from modelc.ir.program import Program
 from modelc.space.choose import Schedule, Schedules
 from modelc.space.rules.derivation import rules
-from modelc.space.shared_packing import LEAST_BYTES, Constants, Form, Reader, current, forms_of, readers_of, seconds_of
+from modelc.space.shared_packing import (
+    LEAST_BYTES,
+    Constants,
+    Form,
+    Reader,
+    current,
+    forms_of,
+    readers_of,
+    seconds_of,
+)
 
 GROWTH = 1.2  # of the model's file, for a package's parameters, where nobody says a limit
 MOST_GROWTH = 2.0  # of the model's constants, for what kernels read, where nobody says a limit
@@ -99,7 +108,7 @@ def kept_within(
         kept.shrink(int(MOST_GROWTH * kept.model_bytes), MOST_LOST, every=False)
     if room.opened or (room.opened is None and kept.total > limit):
         kept.count(opened=True)
-    out_of_reach = room.most is None and kept.model_bytes > limit
+    out_of_reach = room.most is None and kept.least > limit
     kept.shrink(limit, MOST_LOST if out_of_reach else float("inf"), every=not out_of_reach)
     return kept.within()
 
@@ -135,6 +144,15 @@ class _Kept:
     @property
     def total(self) -> int:
         return self.others + _bytes(self.taken.values())
+
+    @property
+    def least(self) -> int:
+        """What constants take where each is stored once, and nothing is filled up."""
+        numbers = {number for stored in self.taken.values() for number, _, _ in stored}
+        sizes = {number: self.constants.bytes[number] for number in numbers}
+        if self.opened:
+            sizes = {number: self.constants.narrow_bytes(number, size) for number, size in sizes.items()}
+        return self.others + sum(map(_aligned, sizes.values()))
 
     @cached_property
     def totals(self) -> list[float]:
@@ -193,8 +211,11 @@ class _Kept:
         yield from best.items()
 
     def _stored(self, reader: Reader, candidate: Candidate) -> Stored:
-        forms = forms_of(reader, candidate, self.opened)
-        return frozenset((number, form, _aligned(size)) for name, form, size in forms for number in reader.reads[name])
+        parts = set[Part]()
+        for name, form, size in forms_of(reader, candidate, self.opened):
+            for number in reader.reads[name]:
+                parts.add((number, form, _aligned(self.constants.narrow_bytes(number, size) if self.opened else size)))
+        return frozenset(parts)
 
     def _plain(self, stored: Stored) -> int:
         """The bytes of the same constants in the model."""

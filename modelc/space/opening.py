@@ -1,5 +1,5 @@
 """Constants that a package makes from what it stores when it is opened: sums of parts of weights, which take several
-times the bytes of the parts.
+times the bytes of the parts, and numbers in float32 that fewer bits hold exactly (ir/narrow.py).
 
 A constant that is Sums (rules/rule.py) is stored as its parts, in the layout that its kernel reads the sums in. Both
 lie in memory as [outer, sums or parts, inner] then, so that the runtime adds rows of `inner` elements (modelc_made.c).
@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from modelc.codegen.pack import pack_constant
 from modelc.ir.block import Buffer, Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.expr import DTYPES
 from modelc.ir.layout import Layout
+from modelc.ir.narrow import Narrow
 from modelc.space.rules.derivation import constant_made
 from modelc.space.rules.rule import Sums
 
@@ -57,6 +59,41 @@ def opening_of(made: NDArray[Any] | Sums, buffer: Buffer, layout: Layout) -> Ope
         return None
     stored = replace(buffer, shape=(*made.taps, *buffer.shape[len(made.points) :]))
     return Opening(made, stored, layout, *around)
+
+
+@dataclass(frozen=True)
+class Widening:
+    """How a constant is made when a package is opened: `numbers` in the layout that a kernel reads times `factors`;
+    that of an element is where `strides` over the array of `extents` say."""
+
+    numbers: NDArray[Any]
+    factors: NDArray[np.float32]
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def widening_of(narrow: Narrow, buffer: Buffer, layout: Layout) -> Widening | None:
+    """How a constant that is `narrow` becomes what a kernel reads, in `layout` over the logical shape of `buffer`; None
+    where its factors lie otherwise than in strides then."""
+    shape, numbers = buffer.shape, pack_constant(narrow.numbers, buffer, layout)
+    if not narrow.axes:
+        return Widening(numbers, narrow.factors, (numbers.size,), (0,))
+    factor_of = pack_constant(np.broadcast_to(narrow.factor_of, shape), buffer, layout)
+    is_there = pack_constant(np.broadcast_to(np.True_, shape), buffer, layout)  # and no padding
+    nearest = [
+        factor_of[(0,) * dim + (min(1, n - 1),) + (0,) * (factor_of.ndim - dim - 1)]
+        for dim, n in enumerate(factor_of.shape)
+    ]
+    strides = tuple(max(0, int(n)) for n in nearest)
+    strided = sum(
+        np.arange(n).reshape(-1, *(1,) * (factor_of.ndim - dim - 1)) * strides[dim]
+        for dim, n in enumerate(factor_of.shape)
+    )
+    if not np.array_equal(np.where(is_there, strided, 0), factor_of):
+        return None
+    factors = np.zeros(int(np.max(strided)) + 1, np.float32)
+    factors[: narrow.factors.size] = narrow.factors
+    return Widening(numbers, factors, numbers.shape, strides)
 
 
 def rows_around(layout: Layout, shape: tuple[int, ...], count: int) -> tuple[int, int] | None:

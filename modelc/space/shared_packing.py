@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate
+from modelc.ir.narrow import Narrow, narrow_of
 from modelc.ir.program import BoundTask, Program
 from modelc.space.choose import Schedule, Schedules
 from modelc.space.opening import stored_bytes
@@ -70,7 +71,18 @@ class Constants:
     """The large constants of Programs, by number; those that hold the same are one."""
 
     bytes: list[int] = field(default_factory=list)
+    data: list[NDArray[Any]] = field(default_factory=list)
+    _narrow: dict[int, Narrow | None] = field(default_factory=dict)
     _stored: dict[tuple[Any, ...], list[tuple[NDArray[Any], int]]] = field(default_factory=dict)
+
+    def narrow_bytes(self, number: int, size: int) -> int:
+        """What a constant in a form of `size` bytes takes where opening makes it of fewer bits, if these hold it."""
+        if number not in self._narrow:
+            self._narrow[number] = narrow_of(self.data[number])
+        narrow = self._narrow[number]
+        if narrow is None:
+            return size
+        return size // narrow.factors.itemsize * narrow.numbers.itemsize + narrow.factors.nbytes
 
     def number(self, key: tuple[Any, ...], data: NDArray[Any]) -> int:
         """Of a constant called `key`."""
@@ -80,6 +92,7 @@ class Constants:
                 return number
         stored.append((data, len(self.bytes)))
         self.bytes.append(data.nbytes)
+        self.data.append(data)
         return stored[-1][1]
 
 

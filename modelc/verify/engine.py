@@ -7,7 +7,7 @@ import json
 import os
 import select
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -71,6 +71,21 @@ class Engine:
         write_arrays(str(self._given), {name: np.asarray(array, order="C") for name, array in inputs.items()})
         self._ask("run", inputs=str(self._given), outputs=str(self._taken))
         return read_arrays(str(self._taken))
+
+    def run_each(
+        self, runs: Sequence[Sequence[Mapping[str, NDArray[Any]]]], at_once: int
+    ) -> list[dict[str, NDArray[Any]]]:
+        """The outputs of several runs, so many of them side by side, each on the arrays of several mappings: of what
+        several runs have in common there is one file. Raises as run() does."""
+        files: dict[int, str] = {}
+        for arrays in (arrays for parts in runs for arrays in parts):
+            if id(arrays) not in files:
+                files[id(arrays)] = str(Path(self._folder.name) / f"part{len(files)}.npy")
+                write_arrays(files[id(arrays)], {name: np.asarray(a, order="C") for name, a in arrays.items()})
+        taken = [str(Path(self._folder.name) / f"taken{number}.npy") for number in range(len(runs))]
+        given = [[files[id(arrays)] for arrays in parts] for parts in runs]
+        self._ask("run each", runs=[*zip(given, taken, strict=True)], at_once=at_once)
+        return [read_arrays(path) for path in taken]
 
     def shapes(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, tuple[str, tuple[int, ...]]]:
         """The dtype and shape of every output of a run on `inputs`, as run() gives it. Raises as run() does."""

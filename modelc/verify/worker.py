@@ -3,6 +3,8 @@
     {"open": {"engine": "ort", "path": "model.onnx", "threads": 2}}      {"about": "onnxruntime 1.23",
                                                                           "seconds": 0.2}
     {"run": {"inputs": "in.npz", "outputs": "out.npz"}}                  {}
+    {"run each": {"runs": [[["in.npz", "more.npz"], "out.npz"], ...], "at_once": 2}}   so many runs side by side, each
+                                          on what its files have together; {}
     {"reset": {}}                         makes what a package keeps zeros; {}
     {"count": {}}                         from now on steps of a package are counted; {}
     {"calls": {"variant": 0}}             {"calls": [1, 1, 0, ...]}
@@ -38,6 +40,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -165,6 +168,17 @@ ENGINES: dict[str, Callable[[str, int], Opened]] = {
 }
 
 
+def run_each(run: Run, runs: Sequence[tuple[Sequence[str], str]], at_once: int) -> None:
+    """Runs on the arrays in files, so many times side by side, and writes what comes of each to another file."""
+
+    def one(files: tuple[Sequence[str], str]) -> None:
+        inputs = {name: array for file in files[0] for name, array in read_arrays(file).items()}
+        write_arrays(files[1], run(inputs))
+
+    with ThreadPoolExecutor(at_once) as pool:
+        list(pool.map(one, runs))
+
+
 def timed(run: Run, inputs: Arrays, seconds: float) -> list[float]:
     """Milliseconds of every run until `seconds` are over, at least one."""
     times: list[float] = []
@@ -262,6 +276,8 @@ def serve() -> None:
             elif command == "run":
                 inputs = {name: at_line(array) for name, array in read_arrays(given["inputs"]).items()}
                 write_arrays(given["outputs"], opened.run(inputs))
+            elif command == "run each":
+                run_each(opened.run, given["runs"], given["at_once"])
             elif command == "watch":
                 assert opened.package is not None
                 inputs = {name: at_line(array) for name, array in read_arrays(given["inputs"]).items()}

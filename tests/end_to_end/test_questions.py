@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "compile modelc.yaml",
         "compile MODEL.onnx --shape input=1,3,33",
         "compile MODEL.onnx --target cortex-a67",
-        "compile MODEL.onnx --precision int8",
+        "compile MODEL.onnx --precision int8 --target cortex-a76",
         "compile MODEL.onnx -o plain",
         "verify p.modelc --against TEXT.onnx",
         "run m.modelc",

@@ -194,15 +194,19 @@ NUMBERED: dict[str, Any] = {
     [
         (KEYED, {"nodes_values": (6, 1.25)}, "the split 1.25 in tree node 6, expected 1.5"),
         (KEYED, {"nodes_featureids": (6, 4)}, "the feature 4 in tree node 6, expected 1"),
-        (KEYED, {"nodes_modes": (6, "BRANCH_GTE")}, "the mode 3 in tree node 6, expected 4"),
-        (KEYED, {"nodes_falsenodeids": (3, 1), "nodes_truenodeids": (3, 2)}, "the mode 4 in tree node 7, expected 0"),
+        (KEYED, {"nodes_modes": (6, "BRANCH_GTE")}, "the mode GTE in tree node 6, expected GT"),
+        (
+            KEYED,
+            {"nodes_falsenodeids": (3, 1), "nodes_truenodeids": (3, 2)},
+            "the mode LEAF in tree node 6, expected GT",
+        ),
         (KEYED, {"target_weights": (4, 5.5)}, "the weight 5.5 in tree node 4, expected 5"),
         (KEYED, {"target_ids": (4, 1)}, "the target 1 in tree node 4, expected 0"),
-        (KEYED, {"target_nodeids": (5, 3)}, "the number of weights 2 in tree node 5, expected 1"),
+        (KEYED, {"target_nodeids": (5, 3)}, "the number of weights 1 in tree node 4, expected 2"),
         (NUMBERED, {"nodes_splits": (1, 1.25)}, "the split 1.25 in tree node 1, expected 1.5"),
         (NUMBERED, {"leaf_weights": (3, 9.0)}, "the weight 9.0 in tree node 6, expected 4"),
-        (NUMBERED, {"nodes_trueleafs": (0, 1)}, "the mode 0 in tree node 1, expected 4"),
-        (NUMBERED, {"tree_roots": (1, 1)}, "the mode 4 in tree node 2, expected 1"),
+        (NUMBERED, {"nodes_trueleafs": (0, 1)}, "the mode LEAF in tree node 1, expected GT"),
+        (NUMBERED, {"tree_roots": (1, 1)}, "the mode GT in tree node 2, expected LEQ"),
     ],
 )
 def test_an_element_of_a_table_of_trees_is_found(tmp_path: Path, attrs: dict, change: dict, sentence: str) -> None:

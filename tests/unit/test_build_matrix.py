@@ -151,10 +151,6 @@ def test_every_mistake_is_said_at_once_with_the_nearest_word() -> None:
         ({**TREE, "targets": ["a", "x/a.yaml"]}, "targets has a twice: packages would have one name"),
         ({**TREE, "models": {"a": {"path": "m", "sha256": "12"}}}, "models.a.sha256 is '12'"),
         ({**TREE, "models": {"a": {"path": "m", "dims": {"n": -1}}}}, "models.a.dims.n is -1; expected a number from"),
-        (
-            {**TREE, "models": {"a": {"path": "m", "precisions": ["int8"]}}},
-            "models.a has the precision int8 and no samples",
-        ),
         ({**TREE, "models": {"a": {"path": "m", "metric": "j.py:f"}}}, "models.a has a metric and no samples"),
         ({**TREE, "models": {"a": {"path": "m", "block": 32}}}, "models.a has a block and no weights"),
         (

@@ -122,3 +122,24 @@ def test_attention_scales_that_are_exact_go_into_weights(scale, divisions):
     if not divisions:
         feeds = random_feeds(before)
         assert run_onnx(to_onnx(before), feeds)[0].tobytes() == run_onnx(to_onnx(after), feeds)[0].tobytes()
+
+
+def test_attention_scales_go_into_factors_of_columns():
+    """As products of whole numbers have them; what comes from where is still known."""
+    text = f"""
+        input sums: int32[1, 6, 8]
+        input rows: float32[1, 6, 1]
+        input k: float32[1, 8, 6]
+        {weights("columns", 8)}
+        {weights("b", 8)}
+        const scale: float32[] = [8.0]
+        real = Cast(sums) to="float32"
+        q0 = Mul(columns, real)  # product
+        q1 = Mul(q0, rows)
+        q = Add(q1, b)
+        qk = MatMul(q, k)
+        Y = Div(qk, scale)  # scaled
+        output Y"""
+    after = applied("fold_attention_scale", text)
+    assert ops(after) == ["Cast", "Mul", "Mul", "Add", "MatMul"]
+    assert after.nodes[1].source == ("product", "scaled")

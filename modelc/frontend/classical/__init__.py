@@ -2,5 +2,6 @@
 
 linear.py          linear models, encoders, scalers
 support_vectors.py support vector machines
-trees.py           ensembles of decision trees
+tree_tables.py     ensembles of decision trees as tables
+trees.py           those that a file states
 """

@@ -1,10 +1,8 @@
-"""Ensembles of decision trees as tables: nodes in an order in which children come after their parents, so that walking
-them ends, and the weights that leaves give to targets."""
+"""Ensembles of decision trees: what TreeEnsembleRegressor, TreeEnsembleClassifier and TreeEnsemble state."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,8 +23,9 @@ from modelc.frontend.classical.linear import (
     transformed,
 )
 from modelc.frontend.classical.support_vectors import SUPPORT_VECTORS
+from modelc.frontend.classical.tree_tables import Forest, Key, laid_out
 from modelc.ir.expr import DTYPES
-from modelc.ops.trees import MISSING, MODES
+from modelc.ops.tree_walks import MISSING, MODES
 
 CODES = {f"BRANCH_{mode}": code for mode, code in MODES.items()}  # of the attribute nodes_modes
 BY_NUMBER = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")  # of the same in TreeEnsemble, where 6 is a set of values
@@ -34,82 +33,23 @@ MEMBER = 6
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
-Key = Any
-
-
-@dataclass
-class Forest:
-    """Branches (feature, threshold, code, child where true, child where not) and leaves (target, weight) by key."""
-
-    branches: dict[Key, tuple[int, float, int, Key, Key]] = field(default_factory=dict)
-    leaves: dict[Key, list[tuple[int, float]]] = field(default_factory=dict)
-    roots: list[Key] = field(default_factory=list)
-
-    def order(self, n: OnnxNode) -> list[Key]:
-        """Parents first. Raises ModelError for a child that is not there, and for a node that leads back to itself."""
-        done: dict[Key, bool] = {}  # False while what is below it is looked at
-        children_first: list[Key] = []
-        for root in self.roots:
-            stack = [(root, False)]
-            while stack:
-                key, left = stack.pop()
-                if left:
-                    done[key] = True
-                    children_first.append(key)
-                    continue
-                if done.get(key):
-                    continue
-                if key not in self.branches and key not in self.leaves:
-                    raise n.fail(f"expected a node {key}, which its trees lead to; there is none")
-                if key in done:
-                    raise n.fail(f"expected trees, found node {key} below itself")
-                done[key] = False
-                stack.append((key, True))
-                stack += (
-                    [(child, False) for child in self.branches[key][3:] if not done.get(child)]
-                    if (key in self.branches)
-                    else []
-                )
-        return children_first[::-1]
-
 
 def emit_trees(b: Builder, n: OnnxNode, forest: Forest, x: str, targets: int, aggregate: str, dtype: str) -> str:
     """Scores [samples, targets] of dtype `dtype`."""
     x = rows(b, n, x)
     features = b.shape(x)[1]
-    keys = forest.order(n)
-    at = {key: k for k, key in enumerate(keys)}
-    table = np.zeros((len(keys), 4), np.int32)  # feature, code, and the children or the span of the weights
-    split = np.zeros(len(keys), DTYPES[b.value(x).dtype])
-    target: list[int] = []
-    weight: list[float] = []
-    for k, key in enumerate(keys):
-        if key in forest.branches:
-            feature, threshold, code, yes, no = forest.branches[key]
-            if not 0 <= feature < features:
-                raise n.fail(f"expected features from 0 to {features - 1}, found {feature}")
-            table[k], split[k] = (feature, code, at[yes], at[no]), threshold
-        else:
-            first = len(target)
-            target += [t for t, _ in forest.leaves[key]]
-            weight += [w for _, w in forest.leaves[key]]
-            table[k] = 0, 0, first, len(target)
-    if any(not 0 <= t < targets for t in target) or targets < 1:
+    for feature, *_ in forest.branches.values():
+        if not 0 <= feature < features:
+            raise n.fail(f"expected features from 0 to {features - 1}, found {feature}")
+    if any(not 0 <= t < targets for leaf in forest.leaves.values() for t, _ in leaf) or targets < 1:
         raise n.fail(f"expected targets from 0 to {targets - 1}, found others")
-    tables = {
-        "nodes": table,
-        "splits": split,
-        "roots": np.asarray([at[root] for root in forest.roots], np.int32),
-        "targets": np.asarray(target or [0], np.int32),
-        "weights": np.asarray(weight or [0.0], DTYPES[dtype]),
-    }
-    given = [b.constant(data, f"{n.outputs[0]}_{name}") for name, data in tables.items()]
     fold = {"AVERAGE": "add", "SUM": "add", "MIN": "min", "MAX": "max"}.get(aggregate)
     if fold is None:
         raise n.fail(f"expected aggregate_function {', '.join(AGGREGATES)}, found {aggregate!r}")
-    codes = {branch[2] for branch in forest.branches.values()}
-    common = codes.pop() if len(codes) == 1 else 0
-    scores = b.emit(n, "Trees", (x, *given), {"aggregate": fold, "targets": targets, "code": common})
+    tables, attrs = laid_out(forest, forest.order(n), features, targets, DTYPES[b.value(x).dtype])
+    tables["weights"] = tables["weights"].astype(DTYPES[dtype])
+    given = [b.constant(data, f"{n.outputs[0]}_{name}") for name, data in tables.items()]
+    scores = b.emit(n, "Trees", (x, *given), {"aggregate": fold, "targets": targets, **attrs})
     if aggregate == "AVERAGE":
         scores = b.emit(n, "Div", (scores, number(b, n, len(forest.roots), dtype)))
     return scores

@@ -77,9 +77,9 @@ class FloatModel:
         self.model.graph.node.append(helper.make_node(op, inputs, [output], **attributes))
         return output
 
-    def give(self, name: str) -> None:
+    def give(self, name: str, dtype: int = onnx.TensorProto.FLOAT) -> None:
         """Makes a value an output."""
-        self.model.graph.output.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+        self.model.graph.output.append(helper.make_tensor_value_info(name, dtype, None))
 
     def behind(self, nodes: Iterable[NodeProto], added: Mapping[str, Sequence[NodeProto]]) -> Iterator[NodeProto]:
         """`nodes`, and what is `added` for values, each behind what writes its value."""
@@ -225,3 +225,19 @@ def drop_unread(floats: FloatModel) -> None:
     del graph.input[:]
     graph.input.extend(given)
     floats.constants = {t.name: t for t in graph.initializer}
+
+
+def drop_unread_nodes(floats: FloatModel) -> None:
+    """Leaves out what transposed or dequantized weights that nothing reads any more."""
+    while True:
+        floats.index()
+        read = floats.readers.keys() | floats.inner | floats.results
+        every = floats.model.graph.node
+        dropped = {
+            node.name
+            for node in every
+            if node.op_type in ("DequantizeLinear", "Transpose") and read.isdisjoint(node.output)
+        }
+        if not dropped:
+            return
+        floats.put(node for node in every if node.name not in dropped)

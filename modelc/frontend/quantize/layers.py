@@ -1,6 +1,5 @@
-"""Which nodes can multiply bytes: contractions of what is computed with constant weights; where what they read is
-rounded; and which outputs look like class scores: what a softmax gives, and rows of many numbers that a product gives.
-"""
+"""Which nodes can multiply bytes: contractions of what is computed with constant weights; and where what they read is
+rounded."""
 
 from __future__ import annotations
 
@@ -13,8 +12,6 @@ from onnx import NodeProto
 from modelc.frontend.quantize.floats import STANDARD, FloatModel
 
 MOVES = ("MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze")
-BEHIND_SCORES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast")
-LEAST_CLASSES = 10  # of what is no softmax's
 
 
 @dataclass(frozen=True)
@@ -96,23 +93,3 @@ def _adding(floats: FloatModel, node: NodeProto) -> str:
         return ""
     added, weights = floats.array(others[0]), floats.array(node.input[1])
     return reader.name if added is not None and weights is not None and added.shape == weights.shape[1:] else ""
-
-
-def class_scores(floats: FloatModel) -> tuple[str, ...]:
-    """The names of the outputs that look like class scores."""
-    return tuple(value.name for value in floats.model.graph.output if _is_score(floats, value.name))
-
-
-def _is_score(floats: FloatModel, name: str) -> bool:
-    node = floats.producers.get(name)
-    while node is not None and node.op_type in BEHIND_SCORES:
-        node = floats.producers.get(node.input[0])
-    if node is not None and node.op_type in ("Softmax", "LogSoftmax"):
-        return True
-    if node is not None and node.op_type == "Add":  # a bias behind a product
-        producers = [floats.producers.get(x) for x in node.input if x not in floats.constants]
-        node = producers[0] if len(producers) == 1 else None
-    if node is None or node.op_type not in ("Gemm", "MatMul"):
-        return False
-    weights, columns = floats.array(node.input[1]), 0 if attribute(node, "transB", 0) else 1
-    return weights is not None and weights.ndim == 2 and weights.shape[columns] >= LEAST_CLASSES

@@ -3,7 +3,7 @@ by block. With the model that makes one whose products are MatMulNBits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from onnx import NodeProto, helper
 
 from modelc.errors import ConfigError
 from modelc.frontend.load.read import tensor_array
-from modelc.frontend.quantize.floats import STANDARD, FloatModel, drop_unread, float_model
+from modelc.frontend.quantize.floats import STANDARD, FloatModel, drop_unread, drop_unread_nodes, float_model
 from modelc.frontend.quantize.layers import attribute, factor
 from modelc.frontend.quantize.weights import BITS, MIDDLE, Floats, FourBits, in_four_bits, zeros_pay
 
@@ -133,7 +133,7 @@ def packed_model(model: str | Path, packing: Packing) -> onnx.ModelProto:
     if chosen:
         raise ConfigError(f"the choices give {min(chosen)!r} weights of 4 bits, which is no layer of this model")
     floats.put(nodes)
-    _drop_unread_nodes(floats)
+    drop_unread_nodes(floats)
     drop_unread(floats)
     if MS not in (opset.domain for opset in floats.model.opset_import):
         floats.model.opset_import.append(helper.make_opsetid(MS, 1))
@@ -163,35 +163,23 @@ def _multiplied(
     y = node.output[0]
     made = f"{layer.name}/product" if product.bias else y
     nodes = [helper.make_node("MatMulNBits", [product.x, *names], [made], node.name, domain=MS, **attrs)]
-    if not product.bias:
-        return nodes
+    return [*nodes, *with_bias(floats, product, made, y)]
+
+
+def with_bias(floats: FloatModel, product: Product, made: str, y: str) -> Iterator[NodeProto]:
+    """The nodes that write `y`, the value `made` and the product's bias; none without one."""
     bias = product.bias
-    if product.beta != 1.0:
-        beta, bias = floats.set(f"{layer.name}/beta", np.float32(product.beta)), f"{layer.name}/bias"
-        nodes.append(helper.make_node("Mul", [product.bias, beta], [bias], f"{layer.name}/scaled"))
-    return [*nodes, helper.make_node("Add", [made, bias], [y], f"{layer.name}/added")]
+    if bias and product.beta != 1.0:
+        beta, bias = floats.set(f"{product.name}/beta", np.float32(product.beta)), f"{product.name}/bias"
+        yield helper.make_node("Mul", [product.bias, beta], [bias], f"{product.name}/scaled bias")
+    if bias:
+        yield helper.make_node("Add", [made, bias], [y], f"{product.name}/added")
 
 
 def _two_a_byte(numbers: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Numbers of four bits along the last dimension, the first of two in the lower half of a byte."""
     even = numbers if numbers.shape[-1] % 2 == 0 else np.pad(numbers, [(0, 0)] * (numbers.ndim - 1) + [(0, 1)])
     return np.ascontiguousarray(even[..., ::2] | even[..., 1::2] << BITS)
-
-
-def _drop_unread_nodes(floats: FloatModel) -> None:
-    """Leaves out what transposed or dequantized weights that nothing reads any more."""
-    while True:
-        floats.index()
-        read = floats.readers.keys() | floats.inner | floats.results
-        every = floats.model.graph.node
-        dropped = {
-            node.name
-            for node in every
-            if node.op_type in ("DequantizeLinear", "Transpose") and read.isdisjoint(node.output)
-        }
-        if not dropped:
-            return
-        floats.put(node for node in every if node.name not in dropped)
 
 
 # --- products -------------------------------------------------------------------------------------------------------
@@ -213,6 +201,11 @@ class Product:
         numbers = self.weights.numbers if isinstance(self.weights, FourBits) else self.weights
         depth, columns = numbers.shape
         return depth, columns
+
+    @property
+    def size(self) -> int:
+        depth, columns = self.shape
+        return depth * columns
 
 
 def product_of(floats: FloatModel, node: NodeProto) -> Product | None:

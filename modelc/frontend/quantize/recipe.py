@@ -1,5 +1,5 @@
 """What is rounded to bytes in a model, by which scales, and what is in float16: with the float model it makes the
-quantized one again."""
+quantized one again. Scales are those of samples, or of each row as it is computed (dynamic)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from modelc.frontend.quantize.weights import LARGEST
 
 Floats = NDArray[np.float32]
-INT8, FLOAT16, FLOAT32 = "int8", "float16", "float32"
+INT8, DYNAMIC, TABLE, FLOAT16, FLOAT32 = "int8", "dynamic", "table", "float16", "float32"
 SYMMETRIC, ASYMMETRIC = "symmetric", "asymmetric"
 NAMED = 4  # layers that a note names
 
@@ -40,8 +40,10 @@ class Range:
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """What one layer multiplies, and why. `alone` is the relative error of its output where its inputs are those of the
-    float model, `network` the relative error of the outputs of the network where no other layer is rounded;
+    """What one layer multiplies, and why: int8, by ranges of samples; dynamic, which is int8 by rows as they are
+    computed; float16 or float32. A table has rows of int8, and multiplies nothing. `alone` is the relative error of its
+    output where its inputs are those of the float model, `network` the relative error of the outputs of the network
+    where no other layer is rounded (0 where nothing had to be given back, for which it is not measured);
     `saved_seconds` the time that is saved beside float32 by estimate; all of them of bytes, if it is in float32.
     `weights` in bytes are symmetric or asymmetric; of others ""."""
 
@@ -73,6 +75,16 @@ class Recipe:
         return self._of(INT8)
 
     @property
+    def dynamic(self) -> frozenset[str]:
+        """The layers that multiply bytes which are rounded by row."""
+        return self._of(DYNAMIC)
+
+    @property
+    def tables(self) -> frozenset[str]:
+        """The lookups of rows of bytes."""
+        return self._of(TABLE)
+
+    @property
     def halves(self) -> frozenset[str]:
         """The layers that multiply float16: the compiler makes them so, the quantized model has them in float32."""
         return self._of(FLOAT16)
@@ -88,18 +100,21 @@ class Recipe:
     @property
     def notes(self) -> tuple[str, ...]:
         """What it comes to, for the manifest of a package."""
-        said = f"precision int8: {len(self.narrow)} of {len(self.layers)} layers multiply bytes"
+        multiplying, tables = len(self.narrow) + len(self.dynamic), len(self.tables)
+        said = f"precision int8: {multiplying} of {len(self.layers) - tables} layers multiply bytes"
         said += f", {len(self.asymmetric)} of them with asymmetric weights" if self.asymmetric else ""
+        said += f", {len(self.dynamic)} of them with activations rounded by row in each run" if self.dynamic else ""
+        said += f"; {tables} table{'s have' if tables > 1 else ' has'} rows of bytes" if tables else ""
         for dtype in (FLOAT16, FLOAT32):
             names = [layer.name for layer in self.layers if layer.dtype == dtype]
             said += f"; in {dtype}: {', '.join(names[:NAMED])}{', ...' * (len(names) > NAMED)}" if names else ""
+        return (said, f"drop by quantizing: {self._drop}", *self.summary.get("unseen", ()))
+
+    @property
+    def _drop(self) -> str:
         drop = f"{100 * self.summary['drop']:.3g} % of the float model's" if "drop" in self.summary else "not measured"
         judged = f" on {self.summary['held_back']} samples that were held back" if "held_back" in self.summary else ""
-        return (
-            said,
-            f"drop by quantizing: {drop}{judged} ({self.summary.get('said', '')})",
-            *self.summary.get("unseen", ()),
-        )
+        return f"{drop}{judged} ({self.summary.get('said', '')})"
 
     def to_json(self) -> dict[str, Any]:
         return {

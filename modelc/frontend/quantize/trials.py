@@ -2,7 +2,8 @@
 outputs, beside none of the model's own:
 
     VALUE/low, VALUE/high, VALUE/sampled   the least and the greatest number of a value, and some of its numbers
-    VALUE/channels, VALUE/largest          its greatest magnitudes by channel; the greatest of all
+    VALUE/lows, VALUE/highs, VALUE/shape   the least and the greatest number of each channel; its dimensions
+    VALUE/largest                          its greatest magnitude
     LAYER/size                             the sum of the squares of what a layer writes
     TRIAL/squares, TRIAL/means             that of what it is off in a trial; and by how much, by channel
     TRIAL/largest                          the largest of its sums in float16, before a bias
@@ -14,8 +15,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import NodeProto
 
-from modelc.frontend.quantize.floats import FloatModel, copied, operator_set
+from modelc.frontend.control.structure import reads
+from modelc.frontend.quantize.floats import FloatModel, copied, drop_unread, operator_set
 from modelc.frontend.quantize.layers import Layer, weights_of
 from modelc.frontend.quantize.recipe import Range
 from modelc.frontend.quantize.weights import as_bytes
@@ -31,11 +36,16 @@ def trial(layer: Layer, number: int | None = None) -> str:
     return f"{layer.name}/half" if number is None else f"{layer.name}/trial{number}"
 
 
+def sampled_places() -> NDArray[np.int64]:
+    """Which numbers of a value are sampled, modulo how many it has."""
+    return np.random.default_rng(0).integers(0, 1 << 40, SAMPLED)
+
+
 def write_statistics(floats: FloatModel, values: Sequence[str], ranks: Mapping[str, int], output: Path) -> None:
-    """Writes the model with low, high and sampled of each value, and channels of those that `ranks` names: of images
-    their rank, of rows, whose last dimension is their channels, 0."""
+    """Writes the model with low, high and sampled of each value, and lows, highs and shape of those that `ranks` names:
+    of images their rank, of rows, whose last dimension is their channels, 0."""
     model = floats.copy(outputs=False)
-    places = model.set(PLACES, np.random.default_rng(0).integers(0, 1 << 40, SAMPLED))
+    places = model.set(PLACES, sampled_places())
     flat = model.set(f"{PLACES}/flat", np.array([-1]))
     for value in values:
         model.give(model.add("ReduceMin", [value], f"{value}/low", keepdims=0))
@@ -44,9 +54,10 @@ def write_statistics(floats: FloatModel, values: Sequence[str], ranks: Mapping[s
         numbers = model.add("Reshape", [value, flat], f"{value}/flat")
         model.give(model.add("Gather", [numbers, taken], f"{value}/sampled", axis=0))
     for value, rank in ranks.items():
-        magnitudes = model.add("Abs", [value], f"{value}/magnitudes")
-        _give_by_channel(model, "ReduceMax", magnitudes, f"{value}/channels", rank)
-    save(model.model, output)
+        for op, part in (("ReduceMin", "lows"), ("ReduceMax", "highs")):
+            _give_by_channel(model, op, value, f"{value}/{part}", rank)
+        model.give(model.add("Shape", [value], f"{value}/shape"), onnx.TensorProto.INT64)
+    _save_needed(model, output)
 
 
 def write_trials(
@@ -57,8 +68,8 @@ def write_trials(
     asymmetric: bool,
     output: Path,
 ) -> None:
-    """Writes the model with a trial of each layer in bytes for each of the `ranges` of the value that is rounded for
-    it, its weights as `as_bytes` has them."""
+    """Writes the model with a trial of each of the `layers` in bytes for each of the `ranges` of the value that is
+    rounded for it, its weights as `as_bytes` has them."""
     model = floats.copy(outputs=False)
     for layer in layers:
         weights, node = weights_of(floats, layer), floats.node(layer.name)
@@ -71,7 +82,7 @@ def write_trials(
             model.model.graph.node.append(copied(node, name=f"{prefix}/layer", x=x, weights=real, y=y))
             off = _give_squares(model, layer, y, prefix)
             _give_by_channel(model, "ReduceMean", off, f"{prefix}/means", 0 if layer.channels_last else weights.ndim)
-    save(model.model, output)
+    _save_needed(model, output)
 
 
 def write_halves(
@@ -87,6 +98,18 @@ def write_halves(
         _give_largest(model, sums_of(layer), prefix)
     for value in values:
         _give_largest(model, value, value)
+    _save_needed(model, output)
+
+
+def _save_needed(model: FloatModel, output: Path) -> None:
+    """Writes what the outputs are made of."""
+    needed, kept = {value.name for value in model.model.graph.output}, list[NodeProto]()
+    for node in reversed(model.model.graph.node):
+        if not needed.isdisjoint(node.output):
+            kept.append(node)
+            needed |= {*reads(node)}
+    model.put(reversed(kept))
+    drop_unread(model)
     save(model.model, output)
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, checker, helper
 
 from modelc.errors import ConfigError, ModelError
+from modelc.frontend.quantize.dynamic import rounded_dynamically
 from modelc.frontend.quantize.equalise import applied
 from modelc.frontend.quantize.floats import FloatModel, copied, drop_unread, float_model
 from modelc.frontend.quantize.layers import Layer, factor, layers_of, weights_of
@@ -64,6 +65,7 @@ def quantized(model: str | Path, recipe: Recipe) -> onnx.ModelProto:
     first = [node for layer in narrow for node in _multiply_bytes(floats, layer, recipe)]
     floats.put([*first, *floats.behind(floats.model.graph.node, behind)])
     drop_unread(floats)
+    rounded_dynamically(floats, recipe)
     del floats.model.graph.value_info[:]  # which may say another order of nodes than there is now
     return floats.model
 

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from modelc.frontend.classical.tree_tables import only_missing
 from modelc.frontend.classical.trees import BY_NUMBER, CODES, MEMBER
-from modelc.ops.trees import MISSING, MODES
+from modelc.ops.tree_walks import MISSING, MODES, unpacked
 
 Array = NDArray[Any]
 Attributes = Mapping[str, Array]  # of a node of the file
+SHOWN = {0: "LEAF", **{code | MISSING: f"{mode} or missing" for mode, code in MODES.items()}}
+SHOWN |= {code: mode for mode, code in MODES.items()} | {MISSING: "missing"}
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,19 @@ class Forest:
     roots: Array
 
 
-def of_tables(nodes: Array, splits: Array, roots: Array, targets: Array, weights: Array) -> Forest:
-    """Of the inputs of Trees (ops/trees.py) behind the samples."""
-    feature, code, first, last = nodes.T
-    return Forest(feature, code, splits, first, last, first, last, targets, weights, roots)
+def of_tables(attrs: Mapping[str, Any], features: int, *tables: Array) -> Forest:
+    """Of the attributes of Trees (ops/trees.py) and its inputs behind the samples, which have so many features."""
+    nodes, splits, roots, spans, targets, weights = tables
+    column, code, below = unpacked(nodes, attrs)
+    code = np.where(below > 0, np.where(column >= features, code | MISSING, code), 0)
+    every = np.arange(len(nodes))
+    leading = (below > 0) & (code == 0)  # on to a branch that several lead to
+    on = np.where(leading, every + below, every)
+    while leading[on].any():
+        on = on[on]
+    no, yes = on[every + below], on[np.minimum(every + below + 1, every[-1])]
+    owners = np.resize(targets, len(weights))
+    return Forest(column % features, code, splits, yes, no, spans[:-1], spans[1:], owners, weights, roots[:, 0])
 
 
 def stated_forest(op: str, attributes: Attributes) -> Forest | None:
@@ -67,10 +79,14 @@ def _of_keys(attributes: Attributes, kind: str) -> Forest:
     numbers = weights_of("nodeids").tolist()
     owners = places(weights_of("treeids").tolist(), numbers)
     order, every = np.argsort(owners, kind="stable"), np.arange(len(ids))
+    codes = _codes(
+        [CODES.get(mode, 0) for mode in column("modes", "LEAF").tolist()], column("missing_value_tracks_true")
+    )
+    split, code = only_missing(column("values", 0.0), codes)
     return Forest(
         column("featureids"),
-        _codes([CODES.get(mode, 0) for mode in column("modes", "LEAF").tolist()], column("missing_value_tracks_true")),
-        column("values", 0.0),
+        code,
+        split,
         places(trees, column("truenodeids").tolist()),
         places(trees, column("falsenodeids").tolist()),
         np.searchsorted(owners[order], every, "left"),
@@ -91,10 +107,11 @@ def _of_numbers(attributes: Attributes) -> Forest:
     )
     codes = [MODES[BY_NUMBER[mode]] for mode in attributes["nodes_modes"].tolist()]
     missing = attributes.get("nodes_missing_value_tracks_true", np.zeros(count, np.int64))
+    split, code = only_missing(attributes["nodes_splits"], _codes(codes, missing))
     return Forest(
         np.concatenate([attributes["nodes_featureids"], none]),
-        np.concatenate([_codes(codes, missing), none]),
-        np.concatenate([attributes["nodes_splits"], none]),
+        np.concatenate([code, none]),
+        np.concatenate([split, none]),
         np.concatenate([yes, none]),
         np.concatenate([no, none]),
         np.concatenate([np.zeros(count, np.int64), every]),
@@ -119,7 +136,7 @@ def departure(taken: Forest, stated: Forest, targets: bool) -> str | None:
     while len(pairs):
         a, b = np.unique(pairs, axis=0).T
         branch = stated.code[b] > 0
-        if (sentence := _unequal("mode", taken.code[a], stated.code[b], b)) is not None:
+        if (sentence := _unequal("mode", taken.code[a], stated.code[b], b, SHOWN)) is not None:
             return sentence
         for name, ours, theirs in (
             ("feature", taken.feature, stated.feature),
@@ -146,11 +163,12 @@ def _other_leaves(taken: Forest, stated: Forest, a: Array, b: Array, targets: bo
     return sentence
 
 
-def _unequal(what: str, ours: Array, theirs: Array, nodes: Array) -> str | None:
+def _unequal(what: str, ours: Array, theirs: Array, nodes: Array, shown: Mapping[int, str] | None = None) -> str | None:
     apart = ours != theirs.astype(ours.dtype)
     if ours.dtype.kind == "f":
         apart &= ~(np.isnan(ours) & np.isnan(theirs.astype(ours.dtype)))
     if not apart.any():
         return None
     k = int(np.argmax(apart))
-    return f"has the {what} {ours[k]} in tree node {nodes[k]}, expected {theirs[k]}"
+    taken, stated = (ours[k], theirs[k]) if shown is None else (shown[int(ours[k])], shown[int(theirs[k])])
+    return f"has the {what} {taken} in tree node {nodes[k]}, expected {stated}"

@@ -97,5 +97,6 @@ def _tables(graph: Graph, name: str, proto: NodeProto, made: Sequence[Node], fol
         forest = stated_forest(proto.op_type, attributes)
         tables = [np.asarray(graph.constant(x)) for x in trees.inputs[1:]]
         if forest is not None:
-            sentence = departure(of_tables(*tables), forest, int(trees.attrs["targets"]) > 1)
+            taken = of_tables(trees.attrs, graph.value(trees.inputs[0]).shape[1], *tables)
+            sentence = departure(taken, forest, int(trees.attrs["targets"]) > 1)
             yield Compared(f"node {name!r}", sum(table.size for table in tables), sentence or "")

@@ -1,0 +1,265 @@
+"""int8 without samples: which products multiply bytes that are rounded by row as they are computed, and which tables
+have rows of bytes. Errors are those on inputs that are drawn as verification draws them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from modelc.compile.command import compile_request
+from modelc.compile.pipeline import Run
+from modelc.compile.request import CompileRequest, named_target
+from modelc.compile.result import CompileResult
+from modelc.errors import ConfigError, blaming
+from modelc.frontend.quantize.dynamic import (
+    ROWS,
+    Table,
+    product_of_bytes,
+    products_of,
+    rounding_of_rows,
+    tables_of,
+)
+from modelc.frontend.quantize.floats import FloatModel, float_model
+from modelc.frontend.quantize.packing import LEAST
+from modelc.frontend.quantize.recipe import DYNAMIC, FLOAT32, SYMMETRIC, TABLE, LayerChoice, Recipe
+from modelc.frontend.quantize.weights import as_bytes
+from modelc.frontend.quantize.write import write_quantized
+from modelc.frontend.steering.uses import read_uses
+from modelc.frontend.witness.surgery import save
+from modelc.package import TensorInfo
+from modelc.quantize.drop import real_outputs, relative_error
+from modelc.quantize.float_run import run_at_usual_sizes
+from modelc.quantize.price import limits_of_weights, priced
+from modelc.quantize.running import runs
+from modelc.quantize.samples import Arrays
+from modelc.scratch import TemporaryFolder
+from modelc.target import Target, load_target
+from modelc.verify.draw import draw_inputs, roles_of
+
+STAGE = "quantize"
+DRAWN = 4  # inputs, on which errors are measured
+MOST_ERROR = 0.05  # relative, of what a layer writes
+PER_SIZE = 0.1  # of the run's time that bytes may cost for all of the weights; for a part of them as much less
+TOO_FAR = "its error in bytes is above"
+
+
+def compile_dynamic(request: CompileRequest) -> CompileResult:
+    """A package of the request's model in bytes as `dynamic_recipe` says. Raises ModelcError."""
+    begun = time.perf_counter()
+    recipe = dynamic_recipe(request)
+    took = time.perf_counter() - begun
+    result = compile_request(replace(request, recipe=recipe))
+    return replace(result, seconds={STAGE: took, **result.seconds})
+
+
+def dynamic_recipe(request: CompileRequest) -> Recipe:
+    """What of the request's model is in bytes on its target. Raises ModelcError."""
+    target = named_target(request.target) or load_target("native")
+    recipes = list[Recipe]()
+    with blaming(f"model {request.path}"), TemporaryFolder("dynamic") as folder:
+        dynamic = Dynamic(request, target, Path(folder))
+        for most in limits_of_weights(target):
+            recipes.append(dynamic.recipe(most))
+            if not any(layer.why.startswith(TOO_FAR) for layer in recipes[-1].layers):
+                break
+    return min(recipes, key=lambda recipe: float(recipe.summary["int8_seconds"]))
+
+
+@dataclass(frozen=True)
+class Priced:
+    """Estimated seconds: of the run in float32; of each product in float32, and in bytes with its part of what rounding
+    the rows takes that it reads."""
+
+    whole: float
+    real: Mapping[str, float]
+    narrow: Mapping[str, float]
+
+    def lost(self, name: str) -> float:
+        return self.narrow[name] - self.real[name]
+
+
+class Dynamic:
+    """What can be in bytes of one model: its errors and prices, and the choice among them."""
+
+    def __init__(self, request: CompileRequest, target: Target, folder: Path) -> None:
+        self.request, self.folder = request, folder
+        self.run = run_at_usual_sizes(request, target)
+        self.floats = float_model(request.path)
+        every = products_of(self.floats)
+        self.products = [product for product in every if product.size >= LEAST]
+        self.small = [product.name for product in every if product.size < LEAST]
+        self.tables = [table for table in tables_of(self.floats) if table.numbers.size >= LEAST]
+        if not self.products and not self.tables:
+            raise ConfigError(_nothing(self.floats, request.path))
+        self.plain = folder / "float.onnx"
+        save(self.floats.model, self.plain)
+        self.samples = drawn_inputs(self.run)
+        self.say("the price of float32")
+        self.before = priced(self.run, self.plain, [product.name for product in self.products])
+
+    def say(self, text: str) -> None:
+        self.request.say(STAGE, text)
+
+    def recipe(self, most: int) -> Recipe:
+        """What is in bytes where weights go from -most to most."""
+        errors, prices = self.errors(most), self.prices(most)
+        why = {name: f"{TOO_FAR} {MOST_ERROR:.0%}" for name, error in errors.items() if not error <= MOST_ERROR}
+        why |= self.slower(prices, {product.name for product in self.products} - why.keys())
+        rows = [
+            LayerChoice(
+                product.name,
+                FLOAT32 if product.name in why else DYNAMIC,
+                rounded(errors[product.name]),
+                0.0,
+                rounded(-prices.lost(product.name)),
+                why.get(product.name, ""),
+                "" if product.name in why else SYMMETRIC,
+            )
+            for product in self.products
+        ]
+        narrow = {row.name for row in rows if row.dtype == DYNAMIC}
+        rows += [self.looked_up(table, narrow) for table in self.tables]
+        rows += [LayerChoice(name, FLOAT32, 0.0, 0.0, 0.0, f"fewer than {LEAST} weights") for name in self.small]
+        places = {node.name: k for k, node in enumerate(self.floats.model.graph.node)}
+        recipe = Recipe(tuple(sorted(rows, key=lambda row: places[row.name])), {}, largest_weight=most)
+        lost = sum(prices.lost(name) for name in narrow)
+        seconds = {"float32_seconds": rounded(prices.whole), "int8_seconds": rounded(prices.whole + lost)}
+        return replace(recipe, summary={**self.judged(recipe), **seconds})
+
+    def slower(self, prices: Priced, names: set[str]) -> dict[str, str]:
+        """Those that bytes slow down by more than their weights are worth, each by itself and then with all that read
+        the same rows."""
+        sizes = {product.name: product.size for product in self.products}
+        every = sum(sizes.values())
+
+        def costs(some: set[str]) -> bool:
+            lost, share = sum(map(prices.lost, some)), sum(sizes[name] for name in some) / every
+            return lost > PER_SIZE * share * prices.whole
+
+        slow = {name for name in names if costs({name})}
+        for x in {product.x for product in self.products}:
+            together = {product.name for product in self.products if product.x == x} & (names - slow)
+            slow |= together if costs(together) else set()
+        return {name: "slower in bytes by estimate, by more than its size is worth" for name in sorted(slow)}
+
+    def looked_up(self, table: Table, narrow: set[str]) -> LayerChoice:
+        """What the rows of a table are: bytes, unless the same numbers are stored in float32 for others."""
+        others = self.others(table, narrow)
+        stored = as_bytes(table.numbers, 0)
+        size = float(np.linalg.norm(table.numbers)) or 1.0
+        error = rounded(float(np.linalg.norm(stored.real() - table.numbers)) / size)
+        why = f"{others[0]!r} reads it in float32" if others else ""
+        why = why if error <= MOST_ERROR else f"{TOO_FAR} {MOST_ERROR:.0%}"
+        return LayerChoice(table.name, FLOAT32 if why else TABLE, error, 0.0, 0.0, why, "" if why else SYMMETRIC)
+
+    def others(self, table: Table, narrow: set[str]) -> list[str]:
+        """The nodes that read a table in float32."""
+        lookups = {other.name for other in self.tables}
+        readers, reading = list[str](), [table.constant]
+        while reading:
+            name = reading.pop()
+            for node in self.floats.readers.get(name, ()):
+                if node.op_type == "Transpose":
+                    reading += node.output
+                elif node.name not in narrow and node.name not in lookups:
+                    readers.append(node.name)
+        return readers
+
+    # --- errors and prices --------------------------------------------------------------------------------------------
+
+    def errors(self, most: int) -> dict[str, float]:
+        """The relative error of what each product writes, its inputs those of the float model."""
+        self.say(f"{len(self.products)} products in bytes, on {len(self.samples)} drawn inputs")
+        if not self.products:
+            return {}
+        model, nodes = self.floats.copy(outputs=False), list(self.floats.model.graph.node)
+        for x in dict.fromkeys(product.x for product in self.products):
+            nodes += rounding_of_rows(model, x)
+        for product in self.products:
+            tried = replace(product, name=f"{product.name}/trial")
+            nodes += product_of_bytes(model, tried, f"{product.name}/dynamic", most)
+        model.put(nodes)
+        for product in self.products:
+            y, prefix = self.floats.node(product.name).output[0], product.name
+            off = model.add("Sub", [y, f"{prefix}/dynamic"], f"{prefix}/off")
+            model.give(model.add("ReduceSumSquare", [off], f"{prefix}/squares", keepdims=0))
+            model.give(model.add("ReduceSumSquare", [y], f"{prefix}/size", keepdims=0))
+        path = self.folder / "trials.onnx"
+        save(model.model, path)
+        seen = list(runs(path, self.samples, self.run.threads))
+        errors = dict[str, float]()
+        for name in (product.name for product in self.products):
+            squares, size = (sum(float(made[f"{name}/{part}"]) for made in seen) for part in ("squares", "size"))
+            errors[name] = (squares / size) ** 0.5 if size > 0 else float(squares > 0)
+        return errors
+
+    def prices(self, most: int) -> Priced:
+        """What every product takes in bytes, beside float32."""
+        self.say("the price of bytes")
+        layers = [LayerChoice(product.name, DYNAMIC, 0, 0, 0) for product in self.products]
+        layers += [LayerChoice(table.name, TABLE, 0, 0, 0) for table in self.tables]
+        path = self.folder / "narrow.onnx"
+        model = write_quantized(self.request.path, Recipe(tuple(layers), {}, largest_weight=most), path)
+        readers = dict[str, list[str]]()
+        for product in self.products:
+            readers.setdefault(product.x, []).append(product.name)
+        values = {node.name: node.name.rpartition(ROWS)[0] for node in model.graph.node}
+        rounding = {node: x for node, x in values.items() if x in readers}
+        seconds = priced(self.run, path, [*self.before.layers, *rounding]).layers
+        narrow = {name: seconds[name] for name in self.before.layers}
+        for node, x in rounding.items():
+            for name in readers[x]:
+                narrow[name] += seconds[node] / len(readers[x])
+        return Priced(self.before.whole, self.before.layers, narrow)
+
+    def judged(self, recipe: Recipe) -> dict[str, object]:
+        """What the whole is off on the drawn inputs."""
+        path = self.folder / "quantized.onnx"
+        write_quantized(self.request.path, recipe, path)
+        self.say("the quantized model on drawn inputs")
+        wanted, made = (list(runs(model, self.samples, self.run.threads)) for model in (self.plain, path))
+        names = real_outputs(wanted)
+        said = "there are no samples"
+        summary: dict[str, object] = {}
+        if names:
+            summary["error_on_drawn"] = error = rounded(relative_error(made, wanted, names))
+            said += f"; on {len(wanted)} inputs drawn at random the relative error of {', '.join(map(repr, names[:2]))}"
+            said += f"{' and others' * (len(names) > 2)} is {error:.2%}"
+        convolutions = _convolutions(self.floats)
+        unseen = f"in float32: {convolutions}, which read no rows; --calibrate quantizes them by samples"
+        return {**summary, "said": said, "unseen": [unseen] if convolutions else []}
+
+
+def drawn_inputs(run: Run) -> list[Arrays]:
+    """Inputs of a model at its first set of shapes, drawn as verification draws them; those that are fixed as they
+    are."""
+    graph = run.imported.originals[0]
+    tensors = [TensorInfo(v.name, v.dtype, v.shape) for v in map(graph.value, graph.fed)]
+    roles = roles_of(read_uses(run.model), ())
+    seed = run.config.verify.seed
+    return [{**draw_inputs(tensors, roles, seed, sample), **run.constants} for sample in range(DRAWN)]
+
+
+def _nothing(floats: FloatModel, path: Path) -> str:
+    """Why nothing of a model can be in bytes without samples."""
+    convolutions = _convolutions(floats)
+    has = f": it has {convolutions}, which --calibrate DATA.npz quantizes" if convolutions else ""
+    return (
+        "precision int8 without samples has products with constant float32 matrices and lookups in constant tables in "
+        f"bytes, those of at least {LEAST} numbers; the model {path} has none of these{has}"
+    )
+
+
+def _convolutions(floats: FloatModel) -> str:
+    """How many there are in words; "": none."""
+    count = sum(node.op_type == "Conv" for node in floats.model.graph.node)
+    return f"{count} convolution{'s' * (count > 1)}" if count else ""
+
+
+def rounded(number: float) -> float:
+    """As many digits as say something."""
+    return float(f"{number:.6g}")

@@ -1,0 +1,92 @@
+"""What a model takes and loses for each of several choices, from all layers as fast as they can be to all in float32:
+the rows from which --max-drop is chosen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import ceil, floor, log10, prod
+from typing import Any
+
+from onnx import TensorProto, helper
+
+from modelc.frontend.quantize.layers import weights_of
+from modelc.frontend.quantize.recipe import ASYMMETRIC, FLOAT16, FLOAT32, INT8
+from modelc.quantize.decide import WAYS, Deciding, rounded
+
+STEPS = 8  # between the ends, of which each is measured
+BYTES = {FLOAT32: 4, FLOAT16: 2, INT8: 1, ASYMMETRIC: 1}  # of a weight
+
+
+@dataclass(frozen=True)
+class Row:
+    """So many `layers` of `every` one are in bytes, and `halves` in float16: the estimated `seconds` of a run, how many
+    times as fast that is as float32, the bytes of the model's constants, and the drop on the samples that are held
+    back."""
+
+    layers: int
+    halves: int
+    every: int
+    seconds: float
+    speed: float
+    params_bytes: int
+    drop: float
+
+    @property
+    def max_drop(self) -> float:
+        """The --max-drop that allows it: the drop, rounded up to two digits."""
+        if self.drop <= 0:
+            return 0.0
+        digits = 10.0 ** (1 - floor(log10(self.drop)))
+        return ceil(round(self.drop * digits, 6)) / digits
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "max_drop": self.max_drop}
+
+
+def rows_of(deciding: Deciding) -> list[Row]:
+    """The rows of one largest weight."""
+    order = deciding.finer(WAYS)
+    taken = sorted({round(k * len(order.order) / STEPS) for k in range(STEPS + 1)})
+    whole, rows = deciding.before.whole, list[Row]()
+    for number, count in enumerate(taken, 1):
+        said = f"trade-off, row {number} of {len(taken)}"
+        ways = order.taking(count).ways
+        saved = sum(deciding.before.layers[name] - deciding.ways[way][name].seconds for name, way in ways.items())
+        counts = Counter(ways.values())
+        rows.append(
+            Row(
+                counts[INT8] + counts[ASYMMETRIC],
+                counts[FLOAT16],
+                len(ways),
+                rounded(whole - saved),
+                rounded(whole / (whole - saved)),
+                params_bytes(deciding, ways),
+                rounded(deciding.stated(deciding.recipe_of(order.taking(count)), said).share),
+            )
+        )
+    return rows
+
+
+def params_bytes(deciding: Deciding, ways: Mapping[str, str]) -> int:
+    """What the constants of the model take, as its layers store their weights."""
+    floats = deciding.trials.floats
+    sizes = {layer.name: weights_of(floats, layer).size for layer in deciding.trials.layers}
+    narrower = sum(sizes[name] * (BYTES[FLOAT32] - BYTES[way]) for name, way in ways.items())
+    return sum(map(stored_bytes, floats.model.graph.initializer)) - narrower
+
+
+def stored_bytes(tensor: TensorProto) -> int:
+    """What the numbers of a tensor take."""
+    elements: int = prod(tensor.dims)
+    return elements * int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+
+
+def worth(rows: Collection[Row]) -> tuple[Row, ...]:
+    """Those than which none is both as fast and as near, the fastest first."""
+    kept = list[Row]()
+    for row in sorted(rows, key=lambda row: (row.seconds, row.drop)):
+        if not kept or row.drop < kept[-1].drop:
+            kept.append(row)
+    return tuple(kept)
