@@ -54,10 +54,13 @@ class ByteTables:
 
 
 def _operations(e: Editor, slow: float, node: Node) -> float:
-    """Of a vector, that a node computes; `slow`: of a function that is rounded."""
+    """Of a vector, that a node computes; `slow`: of a rounded function. Quotients by a constant are products."""
+    by_constant = len(node.inputs) > 1 and e.data(node.inputs[1]) is not None
 
     def own(operation: Operation) -> float:
         row = OPERATIONS[operation.name]
+        if operation.name == "div" and by_constant:
+            return 1.0
         if row.cost == "slow" or (row.takes == "float" and row.rounding == "rounded"):
             return slow
         return 0.0 if row.cost == "free" else 1.0
