@@ -1,5 +1,6 @@
 """Each layer by itself, its inputs those of the float model: the ranges that its input may be rounded by, and the one
-that its output is nearest with; which layers can have asymmetric weights, and which can multiply float16."""
+that its output is nearest with; which layers can have asymmetric weights or have their activations rounded by row, and
+which can multiply float16."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from modelc.quantize.statistics import Statistics
 
 MOST_SEEN = 256  # samples that ranges are taken from
 MOST_TRIED = 16  # samples that ranges are compared on
-WORTH = 0.75  # of a layer's squared error, for which its weights have zero points
+WORTH = 0.75  # of a layer's squared error, for which its weights have zero points, or its activations scales by row
 HALVES = "layers in float16"
 HEADROOM = 4  # times as far as samples reach there is to be room in float16: sums reach further on their way
 
@@ -73,13 +74,7 @@ class Trials:
 
     def alone(self, ranges: Mapping[str, Sequence[Range]], asymmetric: bool = False) -> Alone:
         """Which of the ranges of each value leaves the layers that read it with the least error, all layers alike."""
-        path = self.folder / "trials.onnx"
-        write_trials(self.floats, self.layers, ranges, self.most, asymmetric, path)
-        seen = self._seen(path, MOST_TRIED, "layers by themselves")
-        errors = {
-            layer.name: [error(layer, trial(layer, number), seen) for number in range(len(ranges[layer.rounded]))]
-            for layer in self.layers
-        }
+        errors, seen = self._tried(ranges, asymmetric)
         chosen: dict[str, int] = {}
         for value, every in ranges.items():
             readers = [errors[layer.name] for layer in self.layers if layer.rounded == value]
@@ -102,6 +97,32 @@ class Trials:
         alone = replace(self, layers=hopeful).alone(ranges, asymmetric=True)
         worth = [x for x in hopeful if alone.errors[x.name] ** 2 < WORTH * symmetric.errors[x.name] ** 2]
         return worth, alone
+
+    def by_row(self, ranged: Alone) -> dict[str, float]:
+        """The relative errors of the layers whose outputs are so much nearer where activations are rounded by row than
+        in `ranged`: all together that read the same value, which is rounded once."""
+        if not self.layers:
+            return {}
+        errors, _ = self._tried({layer.rounded: (None,) for layer in self.layers}, False)
+        nearer = dict[str, float]()
+        for x in dict.fromkeys(layer.x for layer in self.layers):
+            readers = [layer.name for layer in self.layers if layer.x == x]
+            if sum(errors[name][0] for name in readers) < WORTH * sum(ranged.errors[name] ** 2 for name in readers):
+                nearer |= {name: math.sqrt(errors[name][0]) for name in readers}
+        return nearer
+
+    def _tried(
+        self, ranges: Mapping[str, Sequence[Range | None]], asymmetric: bool
+    ) -> tuple[dict[str, list[float]], Seen]:
+        """The squared errors of each layer by itself, by each of the ranges; and all that trials say."""
+        path = self.folder / "trials.onnx"
+        write_trials(self.floats, self.layers, ranges, self.most, asymmetric, path)
+        seen = self._seen(path, MOST_TRIED, "layers by themselves")
+        errors = {
+            layer.name: [error(layer, trial(layer, number), seen) for number in range(len(ranges[layer.rounded]))]
+            for layer in self.layers
+        }
+        return errors, seen
 
     def _weights_are_nearer(self, layer: Layer) -> bool:
         weights = weights_of(self.floats, layer)
