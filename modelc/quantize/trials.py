@@ -26,7 +26,8 @@ from modelc.quantize.statistics import Statistics
 
 MOST_SEEN = 256  # samples that ranges are taken from
 MOST_TRIED = 16  # samples that ranges are compared on
-WORTH = 0.75  # of a layer's squared error, for which its weights have zero points, or its activations scales by row
+WORTH = 0.75  # of a layer's squared error, for which its weights have zero points
+NEARER = 0.9  # of that, for which its activations are rounded by row: most of the rest is the weights' own
 HALVES = "layers in float16"
 HEADROOM = 4  # times as far as samples reach there is to be room in float16: sums reach further on their way
 
@@ -107,7 +108,7 @@ class Trials:
         nearer = dict[str, float]()
         for x in dict.fromkeys(layer.x for layer in self.layers):
             readers = [layer.name for layer in self.layers if layer.x == x]
-            if sum(errors[name][0] for name in readers) < WORTH * sum(ranged.errors[name] ** 2 for name in readers):
+            if sum(errors[name][0] for name in readers) < NEARER * sum(ranged.errors[name] ** 2 for name in readers):
                 nearer |= {name: math.sqrt(errors[name][0]) for name in readers}
         return nearer
 
