@@ -43,6 +43,8 @@ WAYS = (FLOAT32, INT8, DYNAMIC, FLOAT16, TABLE)
 WEIGHTS = {INT8: SYMMETRIC, ASYMMETRIC: ASYMMETRIC, DYNAMIC: SYMMETRIC}  # of the ways that multiply bytes
 RANGED = (INT8, ASYMMETRIC)  # of these, those whose activations are rounded by ranges
 FINE = 0.02  # relative error of a layer by itself, most of which rounding its weights may be: ranges are not at fault
+NEARER = 0.9  # of the squared error, with which rounding by row is worth that: most of the rest is the weights' own
+FAR = 0.01  # of the squared error that all layers add, from which one is worth trying by row
 CHEAP = 0.25  # of what ranges save, that rounding by row may take more where it is nearer
 
 
@@ -63,7 +65,8 @@ class Deciding:
         self.faster = [layers[name] for name in subject.faster(self.after, subject.names)]
         shorter = [layers[name] for name in subject.faster(half, half.halves)]
         self.halves = replace(self.trials, layers=shorter).halves(half.halves)
-        self.errors_by_row, by_row = self.by_row()
+        self.errors_by_row: dict[str, float] = {}
+        by_row = self.by_row(self.far_by_ranges())
         cheap = self.cheap(by_row)
         prices = {FLOAT32: self.before, INT8: self.after, FLOAT16: half}
         ranged = [x.name for x in self.faster if x.name not in cheap]
@@ -117,8 +120,13 @@ class Deciding:
         """The steps between these ways and asymmetric weights, whose errors are measured where one is to be taken."""
         if not self.measured:
             self.measured = True
-            self.ways |= {way: self.watched_ways(way) for way in WAYS if way != FLOAT32}
+            self.ways |= {way: self.watched_ways(way) for way in (INT8, FLOAT16, TABLE)}
+            tried = self.ways[DYNAMIC].keys()
+            self.ways[DYNAMIC] = {**self.ways[DYNAMIC], **self.by_row(self.far_in_network())}
             self.ways[ASYMMETRIC] = self.asymmetric()
+            if self.ways[ASYMMETRIC] or self.ways[DYNAMIC].keys() - tried:
+                self.network = self.again()
+            self.ways[DYNAMIC] = self.watched_ways(DYNAMIC)
         return self.in_order((*among, ASYMMETRIC))
 
     def holds(self, tried: Cut) -> bool:
@@ -202,20 +210,41 @@ class Deciding:
         )
         return path
 
-    def by_row(self) -> tuple[Mapping[str, float], dict[str, Way]]:
-        """The layers that ranges leave far from the float model, that are nearer where activations are rounded by row,
-        and faster so than in float32: the error of each by itself, and the way."""
+    def far_by_ranges(self) -> list[Layer]:
+        """The layers that ranges leave far from the float model, and that are nearer where activations are rounded by
+        row: all together that read the same value, which is rounded once."""
         far = {layer.x for layer in self.faster if layer.channels_last and self.alone.errors[layer.name] > FINE}
-        products = {x.name for x in products_of(self.trials.floats) if x.size >= LEAST} if far else set[str]()
-        hopeful = [layer for layer in self.faster if layer.x in far and layer.name in products]
-        errors = replace(self.trials, layers=hopeful).by_row(self.alone)
-        if not errors:
-            return {}, {}
+        layers = self.tried_by_row([layer for layer in self.faster if layer.x in far])
+        by_value = {x: [layer for layer in layers if layer.x == x] for x in dict.fromkeys(x.x for x in layers)}
+        return [
+            layer
+            for readers in by_value.values()
+            if squares(self.errors_by_row, readers) < NEARER * squares(self.alone.errors, readers)
+            for layer in readers
+        ]
+
+    def far_in_network(self) -> list[Layer]:
+        """The layers that add much of the error to the network's outputs where activations are rounded by ranges."""
+        errors = {name: way.error for name, way in self.ways[INT8].items()}
+        far = {name for name, error in errors.items() if error**2 > FAR * sum(e**2 for e in errors.values())}
+        return self.tried_by_row([layer for layer in self.faster if layer.name in far - self.errors_by_row.keys()])
+
+    def tried_by_row(self, layers: Sequence[Layer]) -> list[Layer]:
+        """Those of the layers that can have activations rounded by row; their errors by themselves are known then."""
+        products = {x.name for x in products_of(self.trials.floats) if x.size >= LEAST} if layers else set[str]()
+        tried = [layer for layer in layers if layer.name in products]
+        self.errors_by_row |= replace(self.trials, layers=tried).by_row()
+        return tried
+
+    def by_row(self, layers: Sequence[Layer]) -> dict[str, Way]:
+        """Those of the layers that are faster than in float32 where activations are rounded by row."""
+        if not layers:
+            return {}
         self.say("the price of rounding by row")
-        nearer, others = [layer for layer in hopeful if layer.name in errors], dict.fromkeys(errors, DYNAMIC)
-        more = priced_rows(self.subject.run, self.all_narrow({}), self.all_narrow(others), nearer)
-        ways = {name: Way(DYNAMIC, self.after.layers[name] + more[name], 0.0) for name in errors}
-        return errors, {name: way for name, way in ways.items() if way.seconds < self.before.layers[name]}
+        others = self.all_narrow(dict.fromkeys((layer.name for layer in layers), DYNAMIC))
+        more = priced_rows(self.subject.run, self.all_narrow({}), others, layers)
+        ways = {name: Way(DYNAMIC, self.after.layers[name] + seconds, 0.0) for name, seconds in more.items()}
+        return {name: way for name, way in ways.items() if way.seconds < self.before.layers[name]}
 
     def cheap(self, by_row: Mapping[str, Way]) -> set[str]:
         """Which of these ways take no more time than being nearer is worth, for all layers together that read the same
@@ -294,14 +323,17 @@ class Deciding:
         for name in names:
             error = symmetric[name].error * self.zeros.errors[name] / self.alone.errors[name]
             ways[name] = Way(ASYMMETRIC, symmetric[name].seconds + more[name], error)
-        ways = {name: way for name, way in ways.items() if way.seconds < self.before.layers[name]}
-        if ways:
-            corrected = self.network.corrected
-            self.network.close()
-            means = {name: self.zeros.means[name] if name in self.corrections else None for name in ways}
-            self.network = self.switched(self.corrections, means)
-            self.network.corrected = corrected
-        return ways
+        return {name: way for name, way in ways.items() if way.seconds < self.before.layers[name]}
+
+    def again(self) -> Network:
+        """The network with the ways that there are now."""
+        corrected = self.network.corrected
+        self.network.close()
+        zeros = self.zeros.means
+        means = {name: zeros[name] if name in self.corrections else None for name in self.ways[ASYMMETRIC]}
+        network = self.switched(self.corrections, means)
+        network.corrected = corrected
+        return network
 
     # --- what a Recipe comes to ---------------------------------------------------------------------------------------
 
@@ -322,3 +354,8 @@ class Deciding:
         self.say(f"{what} on {len(self.subject.judging)} samples that are held back")
         made = runs(path, self.subject.judging, self.subject.threads, drawing=bool(recipe.halves))
         return self.measure.drop([*made])
+
+
+def squares(errors: Mapping[str, float], layers: Collection[Layer]) -> float:
+    """The squared errors of layers, together."""
+    return sum(errors[layer.name] ** 2 for layer in layers)

@@ -1,6 +1,6 @@
 """Each layer by itself, its inputs those of the float model: the ranges that its input may be rounded by, and the one
-that its output is nearest with; which layers can have asymmetric weights or have their activations rounded by row, and
-which can multiply float16."""
+that its output is nearest with; which layers can have asymmetric weights, and which can multiply float16;
+what they are off where activations are rounded by row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from modelc.quantize.statistics import Statistics
 MOST_SEEN = 256  # samples that ranges are taken from
 MOST_TRIED = 16  # samples that ranges are compared on
 WORTH = 0.75  # of a layer's squared error, for which its weights have zero points
-NEARER = 0.9  # of that, for which its activations are rounded by row: most of the rest is the weights' own
 HALVES = "layers in float16"
 HEADROOM = 4  # times as far as samples reach there is to be room in float16: sums reach further on their way
 
@@ -99,18 +98,12 @@ class Trials:
         worth = [x for x in hopeful if alone.errors[x.name] ** 2 < WORTH * symmetric.errors[x.name] ** 2]
         return worth, alone
 
-    def by_row(self, ranged: Alone) -> dict[str, float]:
-        """The relative errors of the layers whose outputs are so much nearer where activations are rounded by row than
-        in `ranged`: all together that read the same value, which is rounded once."""
+    def by_row(self) -> dict[str, float]:
+        """The relative errors of the layers whose activations are rounded by row."""
         if not self.layers:
             return {}
         errors, _ = self._tried({layer.rounded: (None,) for layer in self.layers}, False)
-        nearer = dict[str, float]()
-        for x in dict.fromkeys(layer.x for layer in self.layers):
-            readers = [layer.name for layer in self.layers if layer.x == x]
-            if sum(errors[name][0] for name in readers) < NEARER * sum(ranged.errors[name] ** 2 for name in readers):
-                nearer |= {name: math.sqrt(errors[name][0]) for name in readers}
-        return nearer
+        return {name: math.sqrt(error) for name, (error,) in errors.items()}
 
     def _tried(
         self, ranges: Mapping[str, Sequence[Range | None]], asymmetric: bool
