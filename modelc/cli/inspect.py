@@ -141,6 +141,9 @@ def _print_package(package: dict[str, Any]) -> None:
     for kind, parts in (("RAM  ", ram), ("flash", flash)):
         listed = ", ".join(f"{name} {size(n)}" for name, n in parts.items() if n)
         say(f"  {kind}         {size(m[kind.strip().lower()])}: {listed}")
+    if package["file_bytes"]:
+        times = package["params_bytes"] / package["file_bytes"]
+        say(f"  parameters    {size(package['params_bytes'])}, {times:.2f} times the model's file")
     say(f"  libraries     {_libraries(package['linked'])}")
     say(f"  files         {', '.join(f'{name} {size(n)}' for name, n in package['files'].items())}")
     verification = package["verification"]

@@ -72,6 +72,7 @@ def compile_request(request: CompileRequest) -> CompileResult:
         "store": request.store,
         "limits": limits,
         "recipe": recipe,
+        "float_model": None if recipe is None else path,
     }
     if steering is None:
         by_error = "precision auto, which is decided at one size (say f32 or bf16)"

@@ -37,7 +37,7 @@ from modelc.compile.stages import Stages, Stopped
 from modelc.database.recorded import Recorded
 from modelc.errors import ConfigError, VerificationError, blaming
 from modelc.forks import cores, shared
-from modelc.frontend.load.beside import files_beside
+from modelc.frontend.load.beside import bytes_with_files_beside
 from modelc.frontend.load.origin import kept_origin
 from modelc.frontend.load.outline import read_outline
 from modelc.frontend.onnx import import_model
@@ -68,7 +68,8 @@ from modelc.partition.draft import Prepared, prepared
 from modelc.partition.narrow_products import narrowing, require
 from modelc.partition.precision import contracting_tasks, with_roundings
 from modelc.passes import Machine, run_passes
-from modelc.plan.program import Compiled, Parameters, plan_program
+from modelc.plan.parameters import Parameters
+from modelc.plan.program import Compiled, plan_program
 from modelc.space.choose import Chosen, Schedules
 from modelc.space.constants import GROWTH, Room, Within, kept_within, model_bytes
 from modelc.space.shared_packing import SharedPacking, shared_packing_of
@@ -147,6 +148,7 @@ class Run:
     weighing: bool = True  # whether what a model quantizes is multiplied in bytes by its price
     store: Store = field(default_factory=user_store)  # of what was worked out before
     recipe: Recipe | Packing | None = None  # by which `model` was quantized; `digest` is of the float model then
+    float_model: Path | None = None  # which is this
     alike: bool = False  # the shapes are those of one package for any size
     free: tuple[FreeSize, ...] = ()  # sizes that the package leaves open
 
@@ -191,7 +193,7 @@ class Run:
             arena_bytes=max(plan.arena_bytes for plan in spec.variants),
             params_bytes=spec.params_bytes,
             made_bytes=made_bytes(spec.made),
-            file_bytes=self.file_bytes,
+            file_bytes=spec.file_bytes,
             library_bytes=files[spec.form.code].bytes,
             rejected=run.rejected,
             chosen=len(compiled.keys() & run.tasks.keys()),
@@ -334,11 +336,13 @@ class Run:
         on = partial(self.schedules_on, stage="simplify")
         return slower_in_bytes(original, simplified, self.target, self.config, allowed, on)
 
-    def _widened_within(self, constants: int) -> int:
-        """The bytes that parameters may have with weights in float32 that the model gives in bytes, of so many: half of
-        what they may grow by default."""
+    def _widened_within(self, constants: int) -> int | None:
+        """The bytes that parameters may have with weights in float32 that the model gives in bytes, of so many: where
+        opening does not make them of bytes, half of what they may grow by default."""
         limit = self.limits.params_bytes(constants)
-        return constants + int((GROWTH - 1) / 2 * self.file_bytes) if limit is None else limit
+        if limit is None and self.room(constants).opened is False:
+            return constants + int((GROWTH - 1) / 2 * self.file_bytes)
+        return limit
 
     @cached_property
     def drafts(self) -> tuple[Prepared, ...]:
@@ -376,8 +380,8 @@ class Run:
 
     @cached_property
     def file_bytes(self) -> int:
-        """Of the model's file, and those beside it."""
-        return sum(path.stat().st_size for path in (self.model, *files_beside(self.model)))
+        """Of the model that is compiled, and the files beside it."""
+        return bytes_with_files_beside(self.model)
 
     def room(self, constants: int) -> Room:
         """How large parameters may be, of a model with constants of so many bytes."""
@@ -539,6 +543,7 @@ class Run:
             constants=constants,
             bounds=self.config.inputs.bounds,
             form=Form() if expose else self.form,
+            file_bytes=bytes_with_files_beside(self.float_model or self.model),
         )
 
     def object_of(self, kernel: Kernel) -> bytes:

@@ -63,6 +63,8 @@ def described(path: Path) -> dict[str, Any]:
         "dtypes": dict(Counter(step.dtype for step in first.steps)),
         "intrinsics": dict(Counter(step.intrinsic for step in first.steps if step.intrinsic)),
         "gflops": sum(step.flops * calls for step, calls in zip(first.steps, first.calls, strict=True)) * 1e-9,
+        "params_bytes": m.params_bytes,
+        "file_bytes": m.file_bytes,
         "arena_bytes": max(plan.arena_bytes for plan in m.variants),
         "memory": {**asdict(memory), "ram": memory.ram, "flash": memory.flash},
         "linked": asdict(m.linked),

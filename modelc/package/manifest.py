@@ -74,6 +74,7 @@ class Manifest:
     params: tuple[tuple[int, int], ...]  # offset and bytes of every array in params.bin
     params_bytes: int
     made: tuple[Made, ...] = ()  # what opening makes of them
+    file_bytes: int = 0  # of the model's files
     linked: Linked
     variants: tuple[Plan, ...]
     verification: Mapping[str, Any] | None = None
@@ -96,7 +97,7 @@ class Manifest:
 _ABSENT = (
     *("stride", "loops", "control", "slots", "states", "sizes", "count", "condition", "go", "refusal"),
     *("bounds", "on", "written", "extents", "takes", "free", "matter", "origin"),
-    *("room", "growth", "made", "widened"),
+    *("room", "growth", "made", "widened", "file_bytes"),
 )
 _NUMBERS = frozenset(  # that may depend on sizes
     {"extents", "extent", "offset", "stride", "shape", "strides", "low", "high", "limit", "flops", "bytes", "growth"}

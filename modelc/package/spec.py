@@ -434,7 +434,7 @@ class PackageSpec:
     `choices` becomes choices.json; `versions` are of the tools used; `check_addresses`: steps have their checks;
     `constants` are inputs of the model that the package does not take; `bounds` are the most that values of the model
     can be which sizes are made of, where a user has said so; `origin` is what the model says of itself; `form` what the
-    package is made as.
+    package is made as; `file_bytes` are of the model's files.
     """
 
     name: str
@@ -453,6 +453,7 @@ class PackageSpec:
     bounds: Mapping[str, int] = field(default_factory=dict)
     origin: Origin | None = None
     form: Form = field(default_factory=Form)
+    file_bytes: int = 0
 
     def __post_init__(self) -> None:
         if not self.form.prefix:

@@ -107,6 +107,7 @@ def _write_files(spec: PackageSpec, folder: Path, place: Path) -> Manifest:
             params=tuple((offset, array.nbytes) for offset, array in spec.params),
             params_bytes=spec.params_bytes,
             made=spec.made,
+            file_bytes=spec.file_bytes,
             linked=linked,
             variants=spec.variants,
             constants=spec.constants,

@@ -11,7 +11,7 @@ from modelc.ir.block import Buffer
 from modelc.ir.layout import Layout, reordered
 from modelc.package.spec import aligned
 from modelc.plan.memory import Lifetime, plan_memory
-from modelc.plan.program import Parameters
+from modelc.plan.parameters import Parameters
 
 
 def overlap_in_time(a: Lifetime, b: Lifetime) -> bool:

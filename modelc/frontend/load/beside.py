@@ -22,6 +22,11 @@ def files_beside(path: Path) -> tuple[Path, ...]:
     return tuple(path.parent / name for name in sorted(named - {path.name}))
 
 
+def bytes_with_files_beside(path: Path) -> int:
+    """Of the model's file, and of those beside it. Raises ModelError."""
+    return sum(file.stat().st_size for file in (path, *files_beside(path)))
+
+
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     yield from graph.initializer
     for node in graph.node:

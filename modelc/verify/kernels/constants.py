@@ -16,7 +16,7 @@ from modelc.ir.program import BoundTask, Placed, Program
 from modelc.package import Package
 from modelc.package.spec import Made, Plan, WidenedConstant
 from modelc.passes.flush_subnormals import subnormals
-from modelc.plan.program import StoredConstant, stored_constant
+from modelc.plan.parameters import StoredConstant, stored_constant
 from modelc.runtime.files import PARAMS
 from modelc.space.opening import opening_of
 from modelc.verify.kernels.blueprint import Scheduled
