@@ -1,71 +1,78 @@
-"""What it costs that parameters take no more than the model's constants: compiles networks without a limit and with
-`--max-params 1.0x`, and times both packages by turns on one thread.
+"""What parameters take beside their models' files, and what it costs: compiles each model as it is by default (or
+within `--limit`), and as fast as can be with all sums of weights stored; times both packages by turns, and their
+opening.
 
-    python scripts/params_table.py [--target NAME] models/lenet.onnx models/mlp.onnx ..."""
+    python scripts/params_table.py [--target NAME] [--limit 1.0x] [--threads N] models/resnet50-arc.onnx ..."""
 
 from __future__ import annotations
 
 import argparse
 import tempfile
 import time
+from math import exp, log
 from pathlib import Path
+from statistics import median
 
-import numpy as np
 import paths  # noqa: F401
 
 import modelc
-from modelc.compile.result import CompileResult
 from modelc.errors import ModelcError
-from modelc.package import read_package
-from modelc.runtime import Model
+from modelc.runtime import load
 
-TURNS, SECONDS = 5, 0.3
+OPENINGS, SECONDS = 5, 2.0
 
 
-def fastest(model: Model, feeds: dict[str, np.ndarray]) -> float:
-    """Milliseconds of the fastest run within SECONDS."""
-    best, end = np.inf, time.perf_counter() + SECONDS
-    while time.perf_counter() < end:
+def opening_ms(package: Path, threads: int) -> float:
+    """The median milliseconds of opening a package and closing it."""
+    times = []
+    for _ in range(OPENINGS):
         start = time.perf_counter()
-        model.run(feeds)
-        best = min(best, time.perf_counter() - start)
-    return 1e3 * best
+        load(package, threads=threads).close()
+        times.append(1e3 * (time.perf_counter() - start))
+    return median(times)
 
 
-def row(path: Path, target: str | None, limit: str) -> str:
-    """A line of the table."""
+def row(path: Path, target: str | None, limit: str, threads: int) -> tuple[str, float, float]:
+    """A line of the table, parameters beside the file, and the time beside the fastest."""
     with tempfile.TemporaryDirectory() as name:
-        places = [Path(name, "free.modelc"), Path(name, "limited.modelc")]
-        free = modelc.compile(path, target, places[0], verify=False)
-        try:
-            limited = modelc.compile(path, target, places[1], max_params=limit)
-        except ModelcError as error:
-            return f"| {path.stem} | {_times(free)}x | {str(error).partition(', and ')[2].partition(':')[0]} | | |"
-        plan = read_package(places[0]).manifest.variants[0]
-        random = np.random.default_rng(0)
-        feeds = {t.name: random.random(t.shape, np.float32).astype(t.dtype) for t in plan.inputs}
-        models = [modelc.load(place, threads=1) for place in places]
-        times = np.array([[fastest(model, feeds) for model in models] for _ in range(TURNS)]).min(axis=0)
-        for model in models:
-            model.close()
-        cells = (f"{_times(free)}x", f"{_times(limited)}x", *(f"{t:.3f}" for t in times), f"{times[1] / times[0]:.2f}")
-        return f"| {path.stem} | {' | '.join(cells)} |"
-
-
-def _times(result: CompileResult) -> str:
-    return f"{result.constants.stored_bytes / result.constants.model_bytes:.3f}"
+        small, fastest = Path(name, "small.modelc"), Path(name, "fastest.modelc")
+        made = modelc.compile(path, target, small, verify=False, max_params=limit)
+        stored = modelc.compile(path, target, fastest, verify=False, params="stored", max_params="100x")
+        times = modelc.bench(small, against=[str(fastest)], seconds=SECONDS, threads=threads)
+        slower = 1 / times["ratio"][str(fastest)]
+        opened = [f"{opening_ms(package, threads):.0f}" for package in (fastest, small)]
+    shares = [result.params_bytes / made.file_bytes for result in (stored, made)]
+    cells = (
+        f"{made.file_bytes / 1e6:.2f}",
+        *(f"{share:.2f}" for share in shares),
+        f"{made.made_bytes / 1e6:.2f}",
+        *opened,
+        f"{slower:.2f}",
+    )
+    return f"| {path.stem} | {' | '.join(cells)} |", shares[1], slower
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", type=Path, nargs="+")
     parser.add_argument("--target", help="default: native")
-    parser.add_argument("--limit", default="1.0x", help="of --max-params")
+    parser.add_argument("--limit", default="", help="of --max-params; default: that of compile")
+    parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
-    print(f"| network | without a limit | `--max-params {arguments.limit}` | ms | ms within it | times |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    print("| network | file, MB | all stored | parameters | made, MB | opening stored, ms | opening, ms | time |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    figures = []
     for path in arguments.models:
-        print(row(path, arguments.target, arguments.limit), flush=True)
+        try:
+            line, *of_model = row(path, arguments.target, arguments.limit, arguments.threads)
+        except ModelcError as error:
+            print(f"| {path.stem} | {error} |", flush=True)
+            continue
+        figures.append(of_model)
+        print(line, flush=True)
+    if figures:
+        means = [exp(sum(map(log, column)) / len(figures)) for column in zip(*figures, strict=True)]
+        print(f"geometric mean: parameters {means[0]:.3f} times the file, time {means[1]:.3f} of all stored")
 
 
 if __name__ == "__main__":

@@ -108,8 +108,9 @@ def kept_within(
         kept.shrink(int(MOST_GROWTH * kept.model_bytes), MOST_LOST, every=False)
     if room.opened or (room.opened is None and kept.total > limit):
         kept.count(opened=True)
-    out_of_reach = room.most is None and kept.least > limit
-    kept.shrink(limit, MOST_LOST if out_of_reach else float("inf"), every=not out_of_reach)
+    if room.most is None and kept.least > limit:  # what the model computes from its constants is larger
+        limit = int(GROWTH * kept.least)
+    kept.shrink(limit, float("inf"), every=True)
     return kept.within()
 
 

@@ -80,20 +80,16 @@ def widening_of(narrow: Narrow, buffer: Buffer, layout: Layout) -> Widening | No
         return Widening(numbers, narrow.factors, (numbers.size,), (0,))
     factor_of = pack_constant(np.broadcast_to(narrow.factor_of, shape), buffer, layout)
     is_there = pack_constant(np.broadcast_to(np.True_, shape), buffer, layout)  # and no padding
-    nearest = [
-        factor_of[(0,) * dim + (min(1, n - 1),) + (0,) * (factor_of.ndim - dim - 1)]
-        for dim, n in enumerate(factor_of.shape)
-    ]
-    strides = tuple(max(0, int(n)) for n in nearest)
-    strided = sum(
-        np.arange(n).reshape(-1, *(1,) * (factor_of.ndim - dim - 1)) * strides[dim]
-        for dim, n in enumerate(factor_of.shape)
-    )
+    extents = factor_of.shape
+    steps = np.eye(len(extents), dtype=int) * np.minimum(1, np.array(extents) - 1)  # by one along each dimension
+    strides = tuple(int(factor_of[tuple(step)]) for step in steps)
+    indices = np.ogrid[tuple(map(slice, extents))]
+    strided = sum(index * by for index, by in zip(indices, strides, strict=True))
     if not np.array_equal(np.where(is_there, strided, 0), factor_of):
         return None
     factors = np.zeros(int(np.max(strided)) + 1, np.float32)
     factors[: narrow.factors.size] = narrow.factors
-    return Widening(numbers, factors, numbers.shape, strides)
+    return Widening(numbers, factors, extents, strides)
 
 
 def rows_around(layout: Layout, shape: tuple[int, ...], count: int) -> tuple[int, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,12 @@ from small_model import save
 
 import modelc
 from modelc.codegen.pack import pack_constant
+from modelc.compile.config import load_config
+from modelc.errors import VerificationError
 from modelc.ir.block import Buffer
 from modelc.ir.layout import Layout
 from modelc.ir.narrow import LEAST_BYTES, narrow_of
-from modelc.package import read_package
+from modelc.package import PackageSpec, glue, read_package
 from modelc.runtime import load
 from modelc.space.opening import widening_of
 
@@ -122,3 +125,29 @@ def test_weights_of_few_bits_stay_so_whatever_spells_them(spelled: Path, tmp_pat
     ids = np.random.default_rng(1).integers(0, 400, 16)
     with load(tmp_path / "opened") as opened, load(tmp_path / "stored") as whole:
         assert np.array_equal(opened.run({"ids": ids})["out"], whole.run({"ids": ids})["out"])
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong"),
+    [
+        (r"(made_strides_\d+\[\] = \{\s+)\d+", r"\g<1>0"),
+        (r"(\.source = )\d+(u, \.offset = 0u)", r"\g<1>64\2"),
+        (r"(\.factors = )(\d+)", r"\g<1>0"),
+    ],
+)
+def test_what_opening_makes_wrong_is_found(
+    spelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, wrong: str
+) -> None:
+    """Mutants of the tables that the runtime makes constants by."""
+    made = glue._made
+
+    def mutated(spec: PackageSpec) -> str:
+        text, count = re.subn(place, wrong, right := made(spec), count=1)
+        assert count and text != right
+        return text
+
+    monkeypatch.setattr(glue, "_made", mutated)
+    plain = load_config().allowing(winograd=False, strassen=False)
+    with pytest.raises(VerificationError, match="is wrong"):
+        modelc.compile(spelled, output=tmp_path / "p", database=False, config=plain)
+    assert not list(tmp_path.iterdir())
