@@ -178,12 +178,13 @@ def _share(error: float | None) -> str:
 
 def _show_trade_off(rows: Sequence[Row]) -> None:
     """The table of what is gained and lost, and how a row of it is chosen."""
-    halves = ["in float16"] if any(row.halves for row in rows) else []
+    titles = {"dynamic": "by row", "halves": "in float16", "tables": "tables"}
+    shown = {name: title for name, title in titles.items() if any(vars(row)[name] for row in rows)}
     sizes = ("ms, estimated", "times as fast", "parameters, MB")
     cells = [
         (
             f"{row.layers} of {row.every}",
-            *([str(row.halves)] if halves else []),
+            *(str(vars(row)[name]) for name in shown),
             f"{1e3 * row.seconds:.3f}",
             f"{row.speed:.2f}",
             f"{row.params_bytes / 1e6:.2f}",
@@ -192,7 +193,7 @@ def _show_trade_off(rows: Sequence[Row]) -> None:
         )
         for row in rows
     ]
-    show(("layers in bytes", *halves, *sizes, "drop", "chosen by --max-drop"), cells)
+    show(("layers in bytes", *shown.values(), *sizes, "drop", "chosen by --max-drop"), cells)
     say("no package is written: compile again with --max-drop instead of --trade-off")
 
 

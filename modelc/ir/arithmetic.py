@@ -60,6 +60,13 @@ def dot_of_bytes(*words: Any) -> Any:
     return (left * right).sum(-1, dtype=np.int32)
 
 
+def looked_up(x: Any, *words: Any) -> Any:
+    """The bytes that a table has at the lowest eight bits of `x`: unsigned, four in each of its words, the first
+    lowest."""
+    table = np.stack([np.asarray(word, "<i4").reshape(()) for word in words]).view(np.uint8)
+    return table.take(np.asarray(x) & 255).astype(np.int32)
+
+
 def shifted_left(a: Any, b: Any) -> Any:
     inside, amount = _amount(a, b)
     return np.where(inside, np.left_shift(a, amount), np.zeros_like(a))

@@ -14,6 +14,7 @@ import numpy as np
 from modelc.ir.arithmetic import (
     dot_of_bytes,
     erf,
+    looked_up,
     power,
     shifted_left,
     shifted_right,
@@ -88,6 +89,7 @@ def _polynomial(meaning: Any, error: tuple[float, float], **more: Any) -> Scalar
 
 
 DOTS = {"dot4": 1, "dot8": 2, "dot16": 4, "dot32": 8}  # of so many pairs of words
+TABLE_WORDS = 64  # of a table of 256 bytes, which are constants
 OPERATIONS: dict[str, ScalarRow] = {
     "add": _infix(np.add, "+", 5, operator.add, aggregates=True),
     "sub": _infix(np.subtract, "-", 5, operator.sub),
@@ -118,6 +120,7 @@ OPERATIONS: dict[str, ScalarRow] = {
     "shl": ScalarRow(2, shifted_left, takes="bits"),
     "shr": ScalarRow(2, shifted_right, takes="bits"),
     **{name: ScalarRow(2 * pairs, dot_of_bytes, takes="int32") for name, pairs in DOTS.items()},  # four bytes a word
+    "lookup": ScalarRow(1 + TABLE_WORDS, looked_up, takes="int32", constants=True, cost="slow"),
     "neg": ScalarRow(1, np.negative, rounding="exact"),
     "abs": ScalarRow(1, np.abs, rounding="exact"),
     "sign": ScalarRow(1, np.sign, rounding="jumps"),

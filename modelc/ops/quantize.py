@@ -37,6 +37,7 @@ from modelc.ops.operator import (
 from modelc.ops.window import SPACE
 
 Outputs = tuple[Value | None, ...]
+BYTES = ("int8", "uint8")
 
 
 def real_of(*values: Value) -> str:
@@ -145,6 +146,24 @@ def _dequantize(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     number = cast(between, number) - zero if zero is not None else number
     body = cast(wide, number) * widened(Load("x1", at), scale.dtype, wide)
     return Definition((), (assign("dequantize", grid(shape), Load("y0", over), widened(body, wide, dtype)),))
+
+
+def _table_infer(node: Node, inputs: Inputs) -> Types:
+    x, dtype, table = required(node, inputs, 0), node.attrs.get("to"), node.attrs.get("table", ())
+    if x.dtype not in BYTES or dtype not in BYTES or len(table) != 256:
+        fail(node, f"expected bytes, and 256 of int8 or uint8 that stand for them, found {x.dtype} and {len(table)}")
+    return ((str(dtype), x.shape),)
+
+
+def _table(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
+    """Entry b of the attribute `table`, from 0 to 255, is what the byte of these bits becomes, less the least of the
+    dtype `to`."""
+    ((dtype, shape),) = _table_infer(node, inputs)
+    over, least = point(names(len(shape))), np.iinfo(DTYPES[dtype]).min
+    words = np.array(node.attrs["table"], np.uint8).view("<i4")
+    byte = op("lookup", cast("int32", Load("x0", over)), *(const(int(word), "int32") for word in words))
+    body = cast(dtype, byte if least == 0 else byte + const(int(least), "int32"))
+    return Definition((), (assign("table", grid(shape), Load("y0", over), body),))
 
 
 def _dynamic_infer(node: Node, inputs: Inputs) -> Types:
@@ -314,6 +333,7 @@ def _linear(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
 OPERATORS = (
     Operator("QuantizeLinear", _quantize_infer, _quantize),
     Operator("DequantizeLinear", _dequantize_infer, _dequantize),
+    Operator("ByteTable", _table_infer, _table, elementwise=True),
     Operator("DynamicQuantizeLinear", _dynamic_infer, _dynamic),
     Operator("QuantizeRows", _rows_infer, _rows),
     Operator("ConvInteger", _integer_infer, _integer),

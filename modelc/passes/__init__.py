@@ -13,6 +13,7 @@ from modelc.ir.verify_graph import verify_graph
 from modelc.ops import operator_of
 from modelc.passes.bodies import with_bodies
 from modelc.passes.byte_moves import ByteMoves
+from modelc.passes.byte_tables import ByteTables
 from modelc.passes.clean_arithmetic import CleanArithmetic
 from modelc.passes.clean_moves import CleanMoves
 from modelc.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
@@ -49,6 +50,7 @@ PASSES: dict[str, type] = {
     "fold_attention_scale": FoldAttentionScale,
     "flush_subnormals": FlushSubnormals,
     "byte_moves": ByteMoves,
+    "byte_tables": ByteTables,
     "integer_contractions": IntegerContractions,
     "quantize_rows": QuantizeRows,
     "pack_weights": PackWeights,
@@ -75,6 +77,7 @@ SIMPLIFY: tuple[Spec, ...] = (
     "flush_subnormals",
     "eliminate_dead",
     "byte_moves",
+    "byte_tables",
     "integer_contractions",
     "quantize_rows",
     "pack_weights",

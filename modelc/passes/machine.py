@@ -14,6 +14,11 @@ LARGEST_BYTE = 255
 LEAST_GAIN = 1.2  # of an instruction beside float32, for what is quantized to pay: requantising, and wider copies
 WIDE = "int16"  # bytes less their zero point, for instructions that multiply no bytes
 
+# Operations of a vector of float32 that it takes to find a byte for each lane in a table (codegen/math/lookup.py), by
+# architecture and feature; elsewhere so many for each lane.
+LOOKUP_OPERATIONS = (("x86_64", "avx512f", 10.0), ("x86_64", "avx2", 21.0), ("aarch64", "neon", 16.0))
+LOADED_OPERATIONS = 4.0
+
 
 @dataclass(frozen=True)
 class Multiplied:
@@ -42,19 +47,30 @@ class Machine:
     """`units`: the products of bytes that the target has instructions for; `kept_bytes`: of a network's constants, as
     many as stay in its caches from run to run; `dots`: whether vectors have dot products of four bytes, one of which is
     small and unsigned; `real`: the contractions of a network, by their nodes, that are not multiplied in bytes though
-    they could be, and why. Without any: any machine."""
+    they could be, and why; `slow_operations`: of a vector, that exp or tanh takes; `lookup_operations`: that finding a
+    byte for each of its lanes in a table takes. Without any: any machine."""
 
     units: tuple[Multiplied, ...] = ()
     kept_bytes: float = float("inf")
     dots: bool = False
     real: Mapping[str, str] = field(default_factory=dict)
+    slow_operations: float = 24.0
+    lookup_operations: float = 10.0
 
     @classmethod
     def of(cls, target: Target, tensorize: bool = True) -> Machine:
         """That of `target`; its instructions, if kernels may be made of them."""
         units = multiplied(target) if tensorize else ()
         dots = not {*target.features}.isdisjoint(("avx2", "dotprod"))
-        return cls(units, target.kept_bytes(target.caches[-1]), dots)
+        slow = target.cost.slow_cycles * target.fma_ports
+        kept = target.kept_bytes(target.caches[-1])
+        return cls(units, kept, dots, slow_operations=slow, lookup_operations=_lookup_operations(target))
+
+
+def _lookup_operations(target: Target) -> float:
+    rows = (row for row in LOOKUP_OPERATIONS if row[0] == target.architecture.name and row[1] in target.features)
+    loaded = LOADED_OPERATIONS * target.lanes("float32")
+    return next((operations for _, _, operations in rows), loaded)
 
 
 ANY = Machine()

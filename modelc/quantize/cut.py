@@ -11,8 +11,9 @@ LEAST = 1e-12  # seconds, of what is no slower
 
 
 class Way(NamedTuple):
-    """A layer in one way: int8, asymmetric (int8 with such weights), float16 or float32; its estimated seconds, and the
-    relative error that it adds to the network's outputs."""
+    """A layer in one way: int8, asymmetric (int8 with such weights), dynamic, float16 or float32; its estimated
+    seconds, and the relative error that it adds to the network's outputs. Of a table, in bytes or float32, the seconds
+    say what its size is worth."""
 
     way: str
     seconds: float

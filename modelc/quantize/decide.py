@@ -1,4 +1,5 @@
-"""How each layer is computed: in bytes, by symmetric weights or asymmetric ones, in float16 or in float32."""
+"""How each layer is computed: in bytes, by symmetric weights or asymmetric ones, their activations rounded by ranges of
+samples or by row as they are computed, in float16 or in float32; and which tables have rows of bytes."""
 
 from __future__ import annotations
 
@@ -8,24 +9,43 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from modelc.frontend.quantize.layers import Layer
-from modelc.frontend.quantize.recipe import ASYMMETRIC, FLOAT16, FLOAT32, INT8, SYMMETRIC, Floats, LayerChoice, Recipe
+from modelc.frontend.quantize.dynamic import products_of
+from modelc.frontend.quantize.layers import Layer, weights_of
+from modelc.frontend.quantize.products import LEAST
+from modelc.frontend.quantize.recipe import (
+    ASYMMETRIC,
+    DYNAMIC,
+    FLOAT16,
+    FLOAT32,
+    INT8,
+    SYMMETRIC,
+    TABLE,
+    Floats,
+    LayerChoice,
+    Recipe,
+)
 from modelc.frontend.quantize.switched import Switched
 from modelc.frontend.quantize.write import correctable, write_quantized, write_rounded
 from modelc.quantize.cut import Cut, Way, cut, ordered
-from modelc.quantize.drop import Drop
+from modelc.quantize.drop import Drop, rounded
 from modelc.quantize.measure import unseen
 from modelc.quantize.network import Network
-from modelc.quantize.price import priced, priced_more
+from modelc.quantize.price import PER_SIZE, priced, priced_more, priced_rows
 from modelc.quantize.running import runs
 from modelc.quantize.smoothing import smoothed
 from modelc.quantize.subject import Subject
+from modelc.quantize.tables import RoundedTable
 from modelc.quantize.trials import Alone
 
 GIVEN_BACK = "given back for its error"
 NO_FASTER = {FLOAT16: "no faster in bytes by estimate", FLOAT32: "no faster by estimate"}  # by what a layer is instead
-WAYS = (FLOAT32, INT8, FLOAT16)
-WEIGHTS = {INT8: SYMMETRIC, ASYMMETRIC: ASYMMETRIC}  # of the ways that multiply bytes
+WAYS = (FLOAT32, INT8, DYNAMIC, FLOAT16, TABLE)
+WEIGHTS = {INT8: SYMMETRIC, ASYMMETRIC: ASYMMETRIC, DYNAMIC: SYMMETRIC}  # of the ways that multiply bytes
+RANGED = (INT8, ASYMMETRIC)  # of these, those whose activations are rounded by ranges
+FINE = 0.02  # relative error of a layer by itself, most of which rounding its weights may be: ranges are not at fault
+NEARER = 0.9  # of the squared error, with which rounding by row is worth that: most of the rest is the weights' own
+FAR = 0.01  # of the squared error that all layers add, from which one is worth trying by row
+CHEAP = 0.25  # of what ranges save, that rounding by row may take more where it is nearer
 
 
 class Deciding:
@@ -40,15 +60,21 @@ class Deciding:
         smooth = smoothed(subject.model, plain, subject.statistics, subject.places)
         self.smoothed, self.trials, self.alone = smooth.divisors, smooth.trials, smooth.alone
         self.say("the price of bytes")
-        self.after, half = priced(subject.run, self.all_narrow(()), subject.names), subject.half
+        self.after, half = priced(subject.run, self.all_narrow({}), subject.names), subject.half
         layers = {layer.name: layer for layer in self.trials.layers}
         self.faster = [layers[name] for name in subject.faster(self.after, subject.names)]
         shorter = [layers[name] for name in subject.faster(half, half.halves)]
         self.halves = replace(self.trials, layers=shorter).halves(half.halves)
-        self.network, self.corrections = self.corrected()
+        self.errors_by_row: dict[str, float] = {}
+        by_row = self.by_row(self.far_by_ranges())
+        cheap = self.cheap(by_row)
         prices = {FLOAT32: self.before, INT8: self.after, FLOAT16: half}
-        among = {FLOAT32: subject.names, INT8: [x.name for x in self.faster], FLOAT16: [*self.halves.deviations]}
+        ranged = [x.name for x in self.faster if x.name not in cheap]
+        among = {FLOAT32: subject.names, INT8: ranged, FLOAT16: [*self.halves.deviations]}
         self.ways = {way: {name: Way(way, prices[way].layers[name], 0.0) for name in among[way]} for way in among}
+        self.ways[DYNAMIC] = by_row
+        self.tables = self.tables_in_bytes()
+        self.network, self.corrections = self.corrected()
         self.measured = False  # the errors of the ways
         self.zeros = Alone()  # each layer by itself, with asymmetric weights
 
@@ -56,7 +82,7 @@ class Deciding:
         """The layers' ways, and the summary that says what they come to."""
         recipe, drop = self.decided(WAYS)
         if recipe.halves and not self.is_shortened(recipe):
-            recipe, drop = self.decided((FLOAT32, INT8))
+            recipe, drop = self.decided([way for way in WAYS if way != FLOAT16])
         saved = sum(layer.saved_seconds for layer in recipe.layers if layer.dtype != FLOAT32)
         summary = {
             "drop": rounded(drop.share),
@@ -86,7 +112,7 @@ class Deciding:
 
     def in_order(self, among: Collection[str]) -> Cut:
         """The steps between these ways; none before their errors are measured."""
-        names = (layer.name for layer in self.trials.layers)
+        names = self.ways[FLOAT32]
         every = ordered({name: [self.ways[way][name] for way in among if name in self.ways[way]] for name in names})
         return every if self.measured else replace(every, order=())
 
@@ -94,31 +120,56 @@ class Deciding:
         """The steps between these ways and asymmetric weights, whose errors are measured where one is to be taken."""
         if not self.measured:
             self.measured = True
-            self.ways |= {way: self.watched_ways(way) for way in (INT8, FLOAT16)}
+            self.ways |= {way: self.watched_ways(way) for way in (INT8, FLOAT16, TABLE)}
+            tried = self.ways[DYNAMIC].keys()
+            self.ways[DYNAMIC] = {**self.ways[DYNAMIC], **self.by_row(self.far_in_network())}
             self.ways[ASYMMETRIC] = self.asymmetric()
+            if self.ways[ASYMMETRIC] or self.ways[DYNAMIC].keys() - tried:
+                self.network = self.again()
+            self.ways[DYNAMIC] = self.watched_ways(DYNAMIC)
         return self.in_order((*among, ASYMMETRIC))
 
     def holds(self, tried: Cut) -> bool:
         """Whether the outputs are as good as they must be."""
-        counts = Counter(tried.ways.values())
-        said = f"{counts[INT8] + counts[ASYMMETRIC]} of {len(self.trials.layers)} layers in bytes"
+        ways = self.ways_of(tried)
+        counts = Counter(ways.values())
+        said = f"{sum(counts[way] for way in WEIGHTS)} of {len(self.trials.layers)} layers in bytes"
         self.say(f"{said}, {counts[FLOAT16]} in float16, on {len(self.subject.judging)} samples")
-        return self.fits(self.measure.drop(self.network.outputs(tried.ways, self.subject.judging)))
+        return self.fits(self.measure.drop(self.network.outputs(ways, self.subject.judging)))
 
     def fits(self, drop: Drop) -> bool:
         return drop.share <= self.subject.max_drop
 
+    def ways_of(self, chosen: Cut) -> dict[str, str]:
+        """How each layer is computed, and what the rows of tables are: float32 where something else reads them so."""
+        ways = chosen.ways
+        return ways | {table.name: FLOAT32 for table in self.tables if self.refused(table, ways)}
+
+    def refused(self, table: RoundedTable, ways: Mapping[str, str]) -> str:
+        """Why a table stays in float32 where layers are computed in these ways; "" where it need not."""
+        return self.subject.tables.refused(table, {x for x, way in ways.items() if way in WEIGHTS or way == TABLE})
+
     def recipe_of(self, chosen: Cut) -> Recipe:
         """The Recipe of a choice."""
-        narrow = {name: way for name, way in chosen.ways.items() if way in WEIGHTS}
-        read = {layer.rounded for layer in self.trials.layers if layer.name in narrow}
+        ways = self.ways_of(chosen)
+        ranged = {name: way for name, way in ways.items() if way in RANGED}
+        read = {layer.rounded for layer in self.trials.layers if layer.name in ranged}
+        rows = [self.row(layer, chosen) for layer in self.trials.layers]
+        rows += [self.looked_up(table, chosen, ways) for table in self.subject.tables.every]
+        places = {node.name: k for k, node in enumerate(self.trials.floats.model.graph.node)}
         return Recipe(
-            tuple(self.row(layer, chosen) for layer in self.trials.layers),
+            tuple(sorted(rows, key=lambda row: places[row.name])),
             {value: stored for value, stored in self.alone.ranges.items() if value in read},
-            {name: self.by_itself(narrow[name]).means[name] for name in self.corrections if name in narrow},
-            self.smoothed if narrow else {},
+            {name: self.by_itself(ranged[name]).means[name] for name in self.corrections if name in ranged},
+            self.smoothed if not WEIGHTS.keys().isdisjoint(ways.values()) else {},
             self.trials.most,
         )
+
+    def looked_up(self, table: RoundedTable, chosen: Cut, ways: Mapping[str, str]) -> LayerChoice:
+        """What the rows of a table are."""
+        given_back = GIVEN_BACK if table.name in chosen.moved else ""
+        error = self.ways[TABLE][table.name].error if table.name in self.ways[TABLE] else 0.0
+        return table.choice(given_back or self.refused(table, ways), error)
 
     def by_itself(self, way: str) -> Alone:
         """Each layer by itself, with such weights."""
@@ -127,14 +178,16 @@ class Deciding:
     def row(self, layer: Layer, chosen: Cut) -> LayerChoice:
         """What a layer multiplies. Of one in float32 the figures are those of bytes."""
         name, way = layer.name, chosen.ways[layer.name]
-        told = INT8 if way == FLOAT32 else way
-        errors = self.halves.errors if told == FLOAT16 else self.by_itself(told).errors
+        first = chosen.first[name]
+        told = way if way != FLOAT32 else first if first in WEIGHTS else INT8
+        others = {FLOAT16: self.halves.errors, DYNAMIC: self.errors_by_row}
+        errors = others[told] if told in others else self.by_itself(told).errors
         form = self.ways[told].get(name, Way(told, self.after.layers[name], 0.0))
         why = [GIVEN_BACK if name in chosen.moved else NO_FASTER[way]] if way in NO_FASTER else []
         why += [self.halves.refused[name]] if way == FLOAT32 and name in self.halves.refused else []
         return LayerChoice(
             name,
-            INT8 if way == ASYMMETRIC else way,
+            INT8 if way in RANGED else way,
             rounded(errors[name]),
             rounded(form.error),
             rounded(self.before.layers[name] - form.seconds),
@@ -144,15 +197,76 @@ class Deciding:
 
     # --- what the ways are --------------------------------------------------------------------------------------------
 
-    def all_narrow(self, asymmetric: Collection[str]) -> Path:
-        """The model with all layers in bytes, some of them with asymmetric weights."""
-        kinds = {x.name: ASYMMETRIC if x.name in asymmetric else SYMMETRIC for x in self.trials.layers}
-        layers = tuple(LayerChoice(name, INT8, 0, 0, 0, weights=kind) for name, kind in kinds.items())
-        path = self.subject.folder / ("asymmetric.onnx" if asymmetric else "narrow.onnx")
+    def all_narrow(self, ways: Mapping[str, str]) -> Path:
+        """The model with all layers in bytes, some of them in these ways and the others by ranges."""
+        every = {x.name: ways.get(x.name, INT8) for x in self.trials.layers}
+        layers = tuple(
+            LayerChoice(name, INT8 if way in RANGED else way, 0, 0, 0, weights=WEIGHTS[way])
+            for name, way in every.items()
+        )
+        path = self.subject.folder / ("others.onnx" if ways else "narrow.onnx")
         write_quantized(
             self.subject.model, Recipe(layers, self.alone.ranges, {}, self.smoothed, self.trials.most), path
         )
         return path
+
+    def far_by_ranges(self) -> list[Layer]:
+        """The layers that ranges leave far from the float model, and that are nearer where activations are rounded by
+        row: all together that read the same value, which is rounded once."""
+        far = {layer.x for layer in self.faster if layer.channels_last and self.alone.errors[layer.name] > FINE}
+        layers = self.tried_by_row([layer for layer in self.faster if layer.x in far])
+        by_value = {x: [layer for layer in layers if layer.x == x] for x in dict.fromkeys(x.x for x in layers)}
+        return [
+            layer
+            for readers in by_value.values()
+            if squares(self.errors_by_row, readers) < NEARER * squares(self.alone.errors, readers)
+            for layer in readers
+        ]
+
+    def far_in_network(self) -> list[Layer]:
+        """The layers that add much of the error to the network's outputs where activations are rounded by ranges."""
+        errors = {name: way.error for name, way in self.ways[INT8].items()}
+        far = {name for name, error in errors.items() if error**2 > FAR * sum(e**2 for e in errors.values())}
+        return self.tried_by_row([layer for layer in self.faster if layer.name in far - self.errors_by_row.keys()])
+
+    def tried_by_row(self, layers: Sequence[Layer]) -> list[Layer]:
+        """Those of the layers that can have activations rounded by row; their errors by themselves are known then."""
+        products = {x.name for x in products_of(self.trials.floats) if x.size >= LEAST} if layers else set[str]()
+        tried = [layer for layer in layers if layer.name in products]
+        self.errors_by_row |= replace(self.trials, layers=tried).by_row()
+        return tried
+
+    def by_row(self, layers: Sequence[Layer]) -> dict[str, Way]:
+        """Those of the layers that are faster than in float32 where activations are rounded by row."""
+        if not layers:
+            return {}
+        self.say("the price of rounding by row")
+        others = self.all_narrow(dict.fromkeys((layer.name for layer in layers), DYNAMIC))
+        more = priced_rows(self.subject.run, self.all_narrow({}), others, layers)
+        ways = {name: Way(DYNAMIC, self.after.layers[name] + seconds, 0.0) for name, seconds in more.items()}
+        return {name: way for name, way in ways.items() if way.seconds < self.before.layers[name]}
+
+    def cheap(self, by_row: Mapping[str, Way]) -> set[str]:
+        """Which of these ways take no more time than being nearer is worth, for all layers together that read the same
+        value: these have no way by ranges."""
+        values = {layer.name: layer.x for layer in self.faster if layer.name in by_row}
+        more, saved = (dict.fromkeys(values.values(), 0.0) for _ in range(2))
+        for name, x in values.items():
+            more[x] += by_row[name].seconds - self.after.layers[name]
+            saved[x] += self.subject.saved(self.after, name)
+        return {name for name, x in values.items() if more[x] <= CHEAP * saved[x]}
+
+    def tables_in_bytes(self) -> list[RoundedTable]:
+        """The tables that can have rows of bytes, which are ways of theirs; float32 costs what their size is worth."""
+        every = self.subject.tables.every
+        narrow = dict.fromkeys((x.name for x in self.faster), INT8) | {table.name: TABLE for table in every}
+        tables = [table for table in every if not self.refused(table, narrow)]
+        sizes = {table.name: table.table.numbers.size for table in tables}
+        size = sum(sizes.values()) + sum(weights_of(self.trials.floats, x).size for x in self.trials.layers)
+        worth = {name: PER_SIZE * self.before.whole * part / size for name, part in sizes.items()}
+        self.ways[TABLE] = {name: Way(TABLE, 0.0, 0.0) for name in worth}
+        self.ways[FLOAT32] |= {name: Way(FLOAT32, seconds, 0.0) for name, seconds in worth.items()}
+        return tables
 
     def watched_ways(self, way: str) -> dict[str, Way]:
         """One way of its layers, with the error that each by itself adds to the outputs."""
@@ -170,7 +284,11 @@ class Deciding:
         all that are faster so are in bytes; and these means, if they are added."""
         means = {x.name: self.alone.means[x.name] for x in self.faster if correctable(self.trials.floats, x)}
         self.network = self.switched(means, {})
-        ways, errors = {layer.name: INT8 for layer in self.faster}, dict[bool, float]()
+        ways, errors = (
+            {x.name: INT8 if x.name in self.ways[INT8] else DYNAMIC for x in self.faster},
+            dict[bool, float](),
+        )
+        ways |= dict.fromkeys(self.ways[TABLE], TABLE)
         for corrected in (True, False):
             self.network.corrected = corrected
             (errors[corrected],) = self.errors([ways], "the network with every layer in bytes")
@@ -181,7 +299,9 @@ class Deciding:
         """The network with layers in any of the ways; those in `asymmetric` with such weights too, which have
         corrections of their own."""
         t, deviations = self.trials, self.halves.deviations
-        switched = Switched(t.floats, t.layers, self.alone.ranges, t.most, corrections, asymmetric, deviations)
+        tables = [table.table for table in self.tables]
+        others = (corrections, asymmetric, deviations, self.ways[DYNAMIC].keys(), tables)
+        switched = Switched(t.floats, t.layers, self.alone.ranges, t.most, *others)
         network = Network(switched, self.subject.folder / "switched.onnx", self.subject.threads)
         self.stack.callback(network.close)
         return network
@@ -190,25 +310,30 @@ class Deciding:
         """The layers that can have asymmetric weights, and are faster with them than in float32. What they add to the
         network's error is taken to fall as what they are off by themselves does."""
         symmetric = self.ways[INT8]
-        self.say(f"asymmetric weights of {len(self.faster)} layers")
-        worth, self.zeros = replace(self.trials, layers=self.faster).asymmetric(self.alone)
+        self.say(f"asymmetric weights of {len(symmetric)} layers")
+        ranged = [layer for layer in self.faster if layer.name in symmetric]
+        worth, self.zeros = replace(self.trials, layers=ranged).asymmetric(self.alone)
         if not worth:
             return {}
         self.say("the price of asymmetric weights")
         names = [layer.name for layer in worth]
-        more = priced_more(self.subject.run, self.all_narrow(()), self.all_narrow(names), names)
+        others = dict.fromkeys(names, ASYMMETRIC)
+        more = priced_more(self.subject.run, self.all_narrow({}), self.all_narrow(others), names)
         ways = dict[str, Way]()
         for name in names:
             error = symmetric[name].error * self.zeros.errors[name] / self.alone.errors[name]
             ways[name] = Way(ASYMMETRIC, symmetric[name].seconds + more[name], error)
-        ways = {name: way for name, way in ways.items() if way.seconds < self.before.layers[name]}
-        if ways:
-            corrected = self.network.corrected
-            self.network.close()
-            means = {name: self.zeros.means[name] if name in self.corrections else None for name in ways}
-            self.network = self.switched(self.corrections, means)
-            self.network.corrected = corrected
-        return ways
+        return {name: way for name, way in ways.items() if way.seconds < self.before.layers[name]}
+
+    def again(self) -> Network:
+        """The network with the ways that there are now."""
+        corrected = self.network.corrected
+        self.network.close()
+        zeros = self.zeros.means
+        means = {name: zeros[name] if name in self.corrections else None for name in self.ways[ASYMMETRIC]}
+        network = self.switched(self.corrections, means)
+        network.corrected = corrected
+        return network
 
     # --- what a Recipe comes to ---------------------------------------------------------------------------------------
 
@@ -231,6 +356,6 @@ class Deciding:
         return self.measure.drop([*made])
 
 
-def rounded(number: float) -> float:
-    """As many digits as say something."""
-    return float(f"{number:.6g}")
+def squares(errors: Mapping[str, float], layers: Collection[Layer]) -> float:
+    """The squared errors of layers, together."""
+    return sum(errors[layer.name] ** 2 for layer in layers)

@@ -1,4 +1,5 @@
-"""A drop: how much worse the outputs of a quantized model are than those of the float model."""
+"""A drop: how much worse the outputs of a quantized model are than those of the float model; relative errors, and how
+figures of both are said."""
 
 from __future__ import annotations
 
@@ -38,6 +39,11 @@ def real_outputs(wanted: Sequence[Arrays]) -> tuple[str, ...]:
         for name, array in wanted[0].items()
         if array.dtype.kind == "f" and array.size and all(np.isfinite(outputs[name]).all() for outputs in wanted)
     )
+
+
+def rounded(number: float) -> float:
+    """As many digits as say something."""
+    return float(f"{number:.6g}")
 
 
 def rows_of(outputs: Sequence[Arrays], name: str, dims: int) -> int:

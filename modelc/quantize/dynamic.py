@@ -8,44 +8,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from modelc.compile.command import compile_request
 from modelc.compile.pipeline import Run
 from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
 from modelc.errors import ConfigError, blaming
-from modelc.frontend.quantize.dynamic import (
-    ROWS,
-    Table,
-    product_of_bytes,
-    products_of,
-    rounding_of_rows,
-    tables_of,
-)
+from modelc.frontend.quantize.dynamic import product_of_bytes, products_of, rounding_nodes, rounding_of_rows
 from modelc.frontend.quantize.floats import FloatModel, float_model
-from modelc.frontend.quantize.packing import readers_of
 from modelc.frontend.quantize.products import LEAST
 from modelc.frontend.quantize.recipe import DYNAMIC, FLOAT32, SYMMETRIC, TABLE, LayerChoice, Recipe
-from modelc.frontend.quantize.weights import as_bytes
 from modelc.frontend.quantize.write import write_quantized
 from modelc.frontend.steering.uses import read_uses
 from modelc.frontend.witness.surgery import save
 from modelc.package import TensorInfo
-from modelc.quantize.drop import real_outputs, relative_error
+from modelc.quantize.drop import real_outputs, relative_error, rounded
 from modelc.quantize.float_run import run_at_usual_sizes
-from modelc.quantize.price import limits_of_weights, priced, require_bytes
+from modelc.quantize.price import PER_SIZE, limits_of_weights, priced, require_bytes
 from modelc.quantize.running import runs
 from modelc.quantize.samples import Arrays
+from modelc.quantize.tables import MOST_ERROR, TOO_FAR, Tables
 from modelc.scratch import TemporaryFolder
 from modelc.target import Target, load_target
 from modelc.verify.draw import draw_inputs, roles_of
 
 STAGE = "quantize"
 DRAWN = 4  # inputs, on which errors are measured
-MOST_ERROR = 0.05  # relative, of what a layer writes
-PER_SIZE = 0.1  # of the run's time that bytes may cost for all of the weights; for a part of them as much less
-TOO_FAR = "its error in bytes is above"
 
 
 def compile_dynamic(request: CompileRequest) -> CompileResult:
@@ -94,8 +81,8 @@ class Dynamic:
         every = products_of(self.floats)
         self.products = [product for product in every if product.size >= LEAST]
         self.small = [product.name for product in every if product.size < LEAST]
-        self.tables = [table for table in tables_of(self.floats) if table.numbers.size >= LEAST]
-        if not self.products and not self.tables:
+        self.tables = Tables(self.floats)
+        if not self.products and not self.tables.every:
             raise ConfigError(_nothing(self.floats, request.path))
         self.plain = folder / "float.onnx"
         save(self.floats.model, self.plain)
@@ -109,7 +96,7 @@ class Dynamic:
     def recipe(self, most: int) -> Recipe:
         """What is in bytes where weights go from -most to most."""
         errors, prices = self.errors(most), self.prices(most)
-        why = {name: f"{TOO_FAR} {MOST_ERROR:.0%}" for name, error in errors.items() if not error <= MOST_ERROR}
+        why = {name: TOO_FAR for name, error in errors.items() if not error <= MOST_ERROR}
         why |= self.slower(prices, {product.name for product in self.products} - why.keys())
         rows = [
             LayerChoice(
@@ -124,7 +111,8 @@ class Dynamic:
             for product in self.products
         ]
         narrow = {row.name for row in rows if row.dtype == DYNAMIC}
-        rows += [self.looked_up(table, narrow) for table in self.tables]
+        reading = narrow | {table.name for table in self.tables.every}
+        rows += [table.choice(self.tables.refused(table, reading)) for table in self.tables.every]
         rows += [LayerChoice(name, FLOAT32, 0.0, 0.0, 0.0, f"fewer than {LEAST} weights") for name in self.small]
         places = {node.name: k for k, node in enumerate(self.floats.model.graph.node)}
         recipe = Recipe(tuple(sorted(rows, key=lambda row: places[row.name])), {}, largest_weight=most)
@@ -147,16 +135,6 @@ class Dynamic:
             together = {product.name for product in self.products if product.x == x} & (names - slow)
             slow |= together if costs(together) else set()
         return {name: "slower in bytes by estimate, by more than its size is worth" for name in sorted(slow)}
-
-    def looked_up(self, table: Table, narrow: set[str]) -> LayerChoice:
-        """What the rows of a table are: bytes, unless the same numbers are stored in float32 for others."""
-        others = readers_of(self.floats, table, narrow)
-        stored = as_bytes(table.numbers, 0)
-        size = float(np.linalg.norm(table.numbers)) or 1.0
-        error = rounded(float(np.linalg.norm(stored.real() - table.numbers)) / size)
-        why = f"{others[0]!r} reads it in float32" if others else ""
-        why = why if error <= MOST_ERROR else f"{TOO_FAR} {MOST_ERROR:.0%}"
-        return LayerChoice(table.name, FLOAT32 if why else TABLE, error, 0.0, 0.0, why, "" if why else SYMMETRIC)
 
     # --- errors and prices --------------------------------------------------------------------------------------------
 
@@ -190,14 +168,13 @@ class Dynamic:
         """What every product takes in bytes, beside float32."""
         self.say("the price of bytes")
         layers = [LayerChoice(product.name, DYNAMIC, 0, 0, 0) for product in self.products]
-        layers += [LayerChoice(table.name, TABLE, 0, 0, 0) for table in self.tables]
+        layers += [LayerChoice(table.name, TABLE, 0, 0, 0) for table in self.tables.every]
         path = self.folder / "narrow.onnx"
         model = write_quantized(self.request.path, Recipe(tuple(layers), {}, largest_weight=most), path)
         readers = dict[str, list[str]]()
         for product in self.products:
             readers.setdefault(product.x, []).append(product.name)
-        values = {node.name: node.name.rpartition(ROWS)[0] for node in model.graph.node}
-        rounding = {node: x for node, x in values.items() if x in readers}
+        rounding = {node: x for node, x in rounding_nodes(model).items() if x in readers}
         seconds = priced(self.run, path, [*self.before.layers, *rounding]).layers
         narrow = {name: seconds[name] for name in self.before.layers}
         for node, x in rounding.items():
@@ -247,8 +224,3 @@ def _convolutions(floats: FloatModel) -> str:
     """How many there are in words; "": none."""
     count = sum(node.op_type == "Conv" for node in floats.model.graph.node)
     return f"{count} convolution{'s' * (count > 1)}" if count else ""
-
-
-def rounded(number: float) -> float:
-    """As many digits as say something."""
-    return float(f"{number:.6g}")

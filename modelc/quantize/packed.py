@@ -37,8 +37,8 @@ from modelc.frontend.quantize.weights import BITS, Floats, FourBits, as_bytes
 from modelc.frontend.witness.surgery import save
 from modelc.quantize.by_metric import check_metric
 from modelc.quantize.cut import Cut, Way, cut, ordered
-from modelc.quantize.drop import Drop, real_outputs, relative_error
-from modelc.quantize.dynamic import STAGE, drawn_inputs, rounded
+from modelc.quantize.drop import Drop, real_outputs, relative_error, rounded
+from modelc.quantize.dynamic import STAGE, drawn_inputs
 from modelc.quantize.float_run import run_at_usual_sizes
 from modelc.quantize.measure import measure_of, unseen
 from modelc.quantize.running import runs, spread
@@ -190,7 +190,7 @@ class Packer:
         """Of each layer that is to have few bits what it can be stored as."""
         products, tables = packable(self.floats)
         narrow = [x for x in products if x.name in self.packing.narrow and not isinstance(x.weights, FourBits)]
-        names, seen = {product.name for product in products}, self.inputs(narrow, samples)
+        names, seen = {x.name for x in (*products, *tables)}, self.inputs(narrow, samples)
         decided = {layer.name: layer for layer in self.packing.layers}
         forms = dict[str, dict[str, Form]]()
         for number, product in enumerate(narrow, 1):

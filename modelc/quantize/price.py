@@ -1,15 +1,20 @@
 """The seconds that bytes and float16 save in each layer: what the compiler estimates of the float model in both floats,
-and of the quantized one, in the layouts that each would get; and what other weights in it take more."""
+and of the quantized one, in the layouts that each would get; and what other weights in it, or rounding by row, take
+more."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import onnx
+
 from modelc.errors import ConfigError
+from modelc.frontend.quantize.dynamic import rounding_nodes
+from modelc.frontend.quantize.layers import Layer
 from modelc.frontend.quantize.weights import LARGEST
 from modelc.ir.block import Task
 from modelc.layout.program import partition
@@ -20,6 +25,8 @@ from modelc.target import Target
 
 if TYPE_CHECKING:
     from modelc.compile.pipeline import Run
+
+PER_SIZE = 0.1  # of the run's time that bytes may cost for all of the weights; for a part of them as much less
 
 
 def require_bytes(target: Target, tensorize: bool = True) -> None:
@@ -90,6 +97,18 @@ def priced_more(run: Run, model: Path, other: Path, layers: Collection[str]) -> 
         if times:
             more[layer] += times * schedules.optimistic(tasks[key]) / OPTIMISM
     return more
+
+
+def priced_rows(run: Run, ranged: Path, by_row: Path, layers: Sequence[Layer]) -> dict[str, float]:
+    """The seconds that each of the `layers` takes more in the model `by_row`, where its activations are rounded so,
+    than in `ranged`, each with its part of what rounds them."""
+    rounding = rounding_nodes(onnx.load(by_row, load_external_data=False))
+    rounding |= {f"{layer.rounded}/{part}": layer.x for layer in layers for part in ("quantize", "dequantize")}
+    more = priced_more(run, ranged, by_row, [*(layer.name for layer in layers), *rounding])
+    readers, behind = Counter(layer.x for layer in layers), dict.fromkeys(rounding.values(), 0.0)
+    for node, x in rounding.items():
+        behind[x] += more[node]
+    return {layer.name: more[layer.name] + behind[layer.x] / readers[layer.x] for layer in layers}
 
 
 def layer_of(task: Task, layers: Collection[str]) -> str | None:

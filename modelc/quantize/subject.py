@@ -24,6 +24,7 @@ from modelc.quantize.measure import measure_of
 from modelc.quantize.price import Priced, priced, require_bytes
 from modelc.quantize.running import runs, spread
 from modelc.quantize.samples import read_samples
+from modelc.quantize.tables import Tables
 from modelc.quantize.trials import Trials
 from modelc.target import Target
 
@@ -62,6 +63,7 @@ class Subject:
         outputs = list(runs(self.plain, [*self.judging, *self.watched], self.threads))
         wanted, self.watched_outputs = outputs[: len(self.judging)], outputs[len(self.judging) :]
         self.measure = measure_of(request.metric, wanted, self.judging, class_scores(floats), embeddings(floats))
+        self.tables = Tables(floats)
         self.places = smoothable(floats)
         self.trials = Trials(floats, layers, LARGEST, samples.calibrating, folder, self.threads, self.say)
         self.statistics = self.trials.statistics({place.value: place.rank for place in self.places})

@@ -12,21 +12,24 @@ from typing import Any
 from onnx import TensorProto, helper
 
 from modelc.frontend.quantize.layers import weights_of
-from modelc.frontend.quantize.recipe import ASYMMETRIC, FLOAT16, FLOAT32, INT8
-from modelc.quantize.decide import WAYS, Deciding, rounded
+from modelc.frontend.quantize.recipe import ASYMMETRIC, DYNAMIC, FLOAT16, FLOAT32, INT8, TABLE
+from modelc.quantize.decide import WAYS, WEIGHTS, Deciding
+from modelc.quantize.drop import rounded
 
 STEPS = 8  # between the ends, of which each is measured
-BYTES = {FLOAT32: 4, FLOAT16: 2, INT8: 1, ASYMMETRIC: 1}  # of a weight
+BYTES = {FLOAT32: 4, FLOAT16: 2, INT8: 1, ASYMMETRIC: 1, DYNAMIC: 1, TABLE: 1}  # of a weight
 
 
 @dataclass(frozen=True)
 class Row:
-    """So many `layers` of `every` one are in bytes, and `halves` in float16: the estimated `seconds` of a run, how many
-    times as fast that is as float32, the bytes of the model's constants, and the drop on the samples that are held
-    back."""
+    """So many `layers` of `every` one are in bytes, `dynamic` of them with activations rounded by row in each run, and
+    `halves` in float16; so many `tables` have rows of bytes: the estimated `seconds` of a run, how many times as fast
+    that is as float32, the bytes of the model's constants, and the drop on the samples that are held back."""
 
     layers: int
+    dynamic: int
     halves: int
+    tables: int
     every: int
     seconds: float
     speed: float
@@ -52,14 +55,17 @@ def rows_of(deciding: Deciding) -> list[Row]:
     whole, rows = deciding.before.whole, list[Row]()
     for number, count in enumerate(taken, 1):
         said = f"trade-off, row {number} of {len(taken)}"
-        ways = order.taking(count).ways
-        saved = sum(deciding.before.layers[name] - deciding.ways[way][name].seconds for name, way in ways.items())
+        ways = deciding.ways_of(order.taking(count))
+        layers = deciding.before.layers
+        saved = sum(layers[name] - deciding.ways[ways[name]][name].seconds for name in layers)
         counts = Counter(ways.values())
         rows.append(
             Row(
-                counts[INT8] + counts[ASYMMETRIC],
+                sum(counts[way] for way in WEIGHTS),
+                counts[DYNAMIC],
                 counts[FLOAT16],
-                len(ways),
+                counts[TABLE],
+                len(layers),
                 rounded(whole - saved),
                 rounded(whole / (whole - saved)),
                 params_bytes(deciding, ways),
@@ -72,9 +78,13 @@ def rows_of(deciding: Deciding) -> list[Row]:
 def params_bytes(deciding: Deciding, ways: Mapping[str, str]) -> int:
     """What the constants of the model take, as its layers store their weights."""
     floats = deciding.trials.floats
-    sizes = {layer.name: weights_of(floats, layer).size for layer in deciding.trials.layers}
-    narrower = sum(sizes[name] * (BYTES[FLOAT32] - BYTES[way]) for name, way in ways.items())
-    return sum(map(stored_bytes, floats.model.graph.initializer)) - narrower
+    sizes = {layer.name: (layer.weights, weights_of(floats, layer).size) for layer in deciding.trials.layers}
+    sizes |= {table.name: (table.table.constant, table.table.numbers.size) for table in deciding.tables}
+    narrower = dict[str, int]()  # by constant, which several may read
+    for name, way in ways.items():
+        constant, size = sizes[name]
+        narrower[constant] = size * (BYTES[FLOAT32] - BYTES[way])
+    return sum(map(stored_bytes, floats.model.graph.initializer)) - sum(narrower.values())
 
 
 def stored_bytes(tensor: TensorProto) -> int:

@@ -1,5 +1,6 @@
 """Each layer by itself, its inputs those of the float model: the ranges that its input may be rounded by, and the one
-that its output is nearest with; which layers can have asymmetric weights, and which can multiply float16."""
+that its output is nearest with; which layers can have asymmetric weights, and which can multiply float16;
+what they are off where activations are rounded by row."""
 
 from __future__ import annotations
 
@@ -73,13 +74,7 @@ class Trials:
 
     def alone(self, ranges: Mapping[str, Sequence[Range]], asymmetric: bool = False) -> Alone:
         """Which of the ranges of each value leaves the layers that read it with the least error, all layers alike."""
-        path = self.folder / "trials.onnx"
-        write_trials(self.floats, self.layers, ranges, self.most, asymmetric, path)
-        seen = self._seen(path, MOST_TRIED, "layers by themselves")
-        errors = {
-            layer.name: [error(layer, trial(layer, number), seen) for number in range(len(ranges[layer.rounded]))]
-            for layer in self.layers
-        }
+        errors, seen = self._tried(ranges, asymmetric)
         chosen: dict[str, int] = {}
         for value, every in ranges.items():
             readers = [errors[layer.name] for layer in self.layers if layer.rounded == value]
@@ -102,6 +97,26 @@ class Trials:
         alone = replace(self, layers=hopeful).alone(ranges, asymmetric=True)
         worth = [x for x in hopeful if alone.errors[x.name] ** 2 < WORTH * symmetric.errors[x.name] ** 2]
         return worth, alone
+
+    def by_row(self) -> dict[str, float]:
+        """The relative errors of the layers whose activations are rounded by row."""
+        if not self.layers:
+            return {}
+        errors, _ = self._tried({layer.rounded: (None,) for layer in self.layers}, False)
+        return {name: math.sqrt(error) for name, (error,) in errors.items()}
+
+    def _tried(
+        self, ranges: Mapping[str, Sequence[Range | None]], asymmetric: bool
+    ) -> tuple[dict[str, list[float]], Seen]:
+        """The squared errors of each layer by itself, by each of the ranges; and all that trials say."""
+        path = self.folder / "trials.onnx"
+        write_trials(self.floats, self.layers, ranges, self.most, asymmetric, path)
+        seen = self._seen(path, MOST_TRIED, "layers by themselves")
+        errors = {
+            layer.name: [error(layer, trial(layer, number), seen) for number in range(len(ranges[layer.rounded]))]
+            for layer in self.layers
+        }
+        return errors, seen
 
     def _weights_are_nearer(self, layer: Layer) -> bool:
         weights = weights_of(self.floats, layer)

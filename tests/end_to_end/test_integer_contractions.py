@@ -144,14 +144,14 @@ def test_scales_and_factors_are_one_multiplication(tmp_path: Path) -> None:
     w = Written(7)
     w.weights["by"] = np.float32(0.3712)
     m = w.through(w.node("Mul", [w.through("x", "xd", 0.0301, 117), "by"], "m"), "md", 0.0173, 140)
-    w.through(w.node("Mul", [w.node("Tanh", [m], "t"), "by"], "u"), "y", 0.00293, 131)
+    w.through(w.node("Mul", [w.node("Softmax", [m], "t"), "by"], "u"), "y", 0.00293, 131)
     path = w.save(tmp_path / "m.onnx", {"x": [40, 33]}, {"y": [40, 33]})
     graph = integers(path)
     same_numbers(path, graph)
     counts = Counter(n.op for n in graph.nodes)
     scales = [graph.values[n.inputs[1]].data.item() for n in graph.nodes if n.op == "QuantizeLinear"]
     assert scales == [np.float32(0.0301)] and counts["DequantizeLinear"] == 1
-    assert counts["Round"] == counts["Clip"] == 2 and counts["Tanh"] == 1 and counts["Div"] == 0
+    assert counts["Round"] == counts["Clip"] == 2 and counts["Softmax"] == 1 and counts["Div"] == 0
     assert (
         counts["Mul"] == 3
     )  # by what is read in steps, for each that is rounded, and by what is written before the last

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from three_ways import Example, check, run_kernel
 
-from modelc.codegen.lower.limits import limited_float, limited_whole
+from modelc.codegen.lower.limits import limited_whole, limited_wide
 from modelc.ir.expr import Expr
 from modelc.ir.text import parse_task
 
@@ -20,6 +20,8 @@ BYTE = "uint8(min(max(round(x0[m, n]) + float32(114.0), float32(0.0)), float32(2
 LIMITED = {
     "bytes": ("uint8", BYTE),
     "signed bytes": ("int8", f"int8({BYTE} - uint8(128))"),
+    "wide bytes": ("int32", f"int32({BYTE})"),
+    "wide signed bytes": ("int32", f"int32(int8({BYTE} - uint8(128)))"),
     "a grid": ("float32", f"float32(1.0) / (float32(int32({BYTE}) - int32(114)) * float32(0.2))"),
     "a grid of another zero": ("float32", f"float32(1.0) / float32(int32({BYTE}) - int32(90))"),
     "a grid of signed bytes": ("float32", f"float32(1.0) / float32(int32(int8({BYTE} - uint8(128))) + int32(14))"),
@@ -30,7 +32,7 @@ CONVERTED = ("bytes", "signed bytes", "halves")
 
 def converted(e: Expr, dtypes: dict[str, str]) -> bool:
     """Whether something limited in an expression becomes a whole number."""
-    if limited_float(e, dtypes) is not None:
+    if limited_wide(e, dtypes) is not None:
         return False
     return limited_whole(e, dtypes) is not None or any(converted(x, dtypes) for x in getattr(e, "args", ()))
 

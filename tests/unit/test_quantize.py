@@ -374,7 +374,7 @@ def test_ranges_of_divided_channels_are_those_of_the_divided_value(
 
 def test_rows_of_a_trade_off_are_those_that_something_is_gained_by() -> None:
     def row(seconds: float, drop: float) -> Row:
-        return Row(3, 0, 4, seconds, 1 / seconds, 10, drop)
+        return Row(3, 0, 0, 0, 4, seconds, 1 / seconds, 10, drop)
 
     rows = [row(1, 0.5), row(2, 0.2), row(2.5, 0.3), row(1, 0.4), row(3, 0.2), row(4, 0)]
     assert worth(rows) == (row(1, 0.4), row(2, 0.2), row(4, 0))
@@ -382,7 +382,7 @@ def test_rows_of_a_trade_off_are_those_that_something_is_gained_by() -> None:
 
 @given(st.floats(1e-9, 1))
 def test_the_drop_that_chooses_a_row_allows_it(drop: float) -> None:
-    allowed = Row(1, 0, 1, 1, 1, 1, drop).max_drop
+    allowed = Row(1, 0, 0, 0, 1, 1, 1, 1, drop).max_drop
     assert drop * (1 - 1e-5) <= allowed <= 1.11 * drop
 
 

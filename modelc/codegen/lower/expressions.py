@@ -8,7 +8,7 @@ from typing import Any
 
 from modelc.codegen.lean_tvm import tvm, tx
 from modelc.codegen.lower.leaves import depends, flattened, lane_step
-from modelc.codegen.lower.limits import limited_float, limited_whole
+from modelc.codegen.lower.limits import limited_whole, limited_wide
 from modelc.codegen.lower.places import Memory, Registers, Scope, bind, load_slots, number, store_slots, stored_dtype
 from modelc.codegen.math.code import COMPARED, tir_dtype
 from modelc.codegen.math.operations import lower_cast, lower_limited, lower_op
@@ -79,7 +79,7 @@ class Expressions:
             return INDEX_OPS[e.name](*(widen(s, lanes_of(s), lanes) for s in sides)), lanes
         if e.name == "select":
             return self.select(e, scope)
-        limited, whole = limited_float(e, self.dtypes), limited_whole(e, self.dtypes)
+        limited, whole = limited_wide(e, self.dtypes), limited_whole(e, self.dtypes)
         if (limits := limited or whole) is not None:
             value, lanes = self.value(limits.number, scope)
             return self.named(lower_limited(str(e.dtype), value, limits.most, limits.added, lanes)), lanes

@@ -15,6 +15,7 @@ import numpy as np
 
 from modelc.ir.expr import Const, Expr, Op, dtype_of
 
+WIDE = ("float32", "int32")
 SMALL = ("uint8", "int8", "uint16", "int16")
 MIDDLE = 128  # of the bytes: what is taken from unsigned ones that become signed
 LARGEST = 1 << 20  # of a whole number that is added to others: sums stay exact in float32
@@ -41,9 +42,10 @@ def limited_whole(e: Expr, dtypes: Mapping[str, str]) -> Limited | None:
     return Limited(number, most)
 
 
-def limited_float(e: Expr, dtypes: Mapping[str, str]) -> Limited | None:
-    """The same of a float32 that such a whole number, and one more, was converted to, if it was whole before."""
-    if not isinstance(e, Op) or e.name != "cast" or e.dtype != "float32":
+def limited_wide(e: Expr, dtypes: Mapping[str, str]) -> Limited | None:
+    """The same of a float32, or an int32, that such a whole number, and one more, was converted to, if it was whole
+    before."""
+    if not isinstance(e, Op) or e.name != "cast" or e.dtype not in WIDE:
         return None
     number, added = _added(e.args[0])
     if isinstance(number, Op) and number.name == "cast" and number.dtype == "int32":

@@ -14,6 +14,7 @@ from modelc.codegen.lean_tvm import tx
 from modelc.codegen.math.bytes import dot_of_bytes
 from modelc.codegen.math.code import COMPARED, Code, Expr, constant_value, let_operands, plain
 from modelc.codegen.math.llvm_text import call, vector
+from modelc.codegen.math.lookup import lookup
 from modelc.ir.scalar import DOTS
 
 # --- bools --------------------------------------------------------------------------------------------------------
@@ -219,6 +220,7 @@ INTEGERS: dict[str, Callable[..., Expr]] = {
     "bitxor": plain(tx.bitwise_xor),
     "bitnot": lambda code, a: tx.bitwise_xor(a, code.const(2**code.bits - 1 if _unsigned(code) else -1)),
     **dict.fromkeys(DOTS, dot_of_bytes),
+    "lookup": lookup,
     "shl": _shift_left,
     "shr": _shift_right,
     "neg": _integer_negative,

@@ -1,5 +1,5 @@
-"""Bytes without samples: products whose activations are rounded when they are computed, row by row, and tables whose
-rows are bytes.
+"""Bytes by row: products whose activations are rounded when they are computed, row by row, for which no samples are
+needed, and tables whose rows are bytes.
 
     y = MatMul(x, W) + b
     scale = max(abs(x), axis=-1) / 127                           of each row, whatever it is in this run
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, TensorProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from modelc.errors import ConfigError
 from modelc.frontend.quantize.floats import STANDARD, FloatModel, drop_unread, drop_unread_nodes, operator_set
@@ -91,12 +91,31 @@ def rounded_dynamically(floats: FloatModel, recipe: Recipe) -> None:
 
 def rounding_of_rows(floats: FloatModel, x: str) -> Iterator[NodeProto]:
     """The nodes that round each row of a value to bytes, x/rows/bytes, with x/rows/scale for each."""
+    prefix, zero = f"{x}{ROWS}", floats.set("modelc:rows/zero", np.float32(ZERO))
+    yield from _steps_of_rows(floats, x, prefix)
+    yield helper.make_node("Add", [f"{prefix}whole", zero], [f"{prefix}moved"], f"{prefix}moved")
+    yield helper.make_node("Cast", [f"{prefix}moved"], [f"{prefix}bytes"], f"{prefix}bytes", to=TensorProto.UINT8)
+
+
+def rounding_nodes(model: ModelProto) -> dict[str, str]:
+    """By the names of the nodes that round rows, the value whose rows these are."""
+    return {node.name: node.name.rpartition(ROWS)[0] for node in model.graph.node if ROWS in node.name}
+
+
+def rounded_by_row(floats: FloatModel, x: str, prefix: str) -> list[NodeProto]:
+    """The nodes that write what the bytes of each row of a value stand for, `prefix`/rounded."""
+    steps = _steps_of_rows(floats, x, f"{prefix}/")
+    return [*steps, helper.make_node("Mul", [f"{prefix}/whole", f"{prefix}/scale"], [f"{prefix}/rounded"])]
+
+
+def _steps_of_rows(floats: FloatModel, x: str, prefix: str) -> Iterator[NodeProto]:
+    """The nodes that write each row of a value in whole steps, and how large these are, `prefix`scale."""
 
     def made(op: str, inputs: Collection[str], name: str, **attributes: Any) -> NodeProto:
-        return helper.make_node(op, [*inputs], [f"{x}{ROWS}{name}"], f"{x}{ROWS}{name}", **attributes)
+        return helper.make_node(op, [*inputs], [of(name)], of(name), **attributes)
 
     def of(name: str) -> str:
-        return f"{x}{ROWS}{name}"
+        return f"{prefix}{name}"
 
     def constant(name: str, number: float) -> str:
         return floats.set(f"modelc:rows/{name}", np.float32(number))
@@ -110,8 +129,6 @@ def rounding_of_rows(floats: FloatModel, x: str) -> Iterator[NodeProto]:
     yield made("Div", [constant("one", 1), of("scale")], "inverse")
     yield made("Mul", [x, of("inverse")], "steps")
     yield made("Round", [of("steps")], "whole")
-    yield made("Add", [of("whole"), constant("zero", ZERO)], "moved")
-    yield made("Cast", [of("moved")], "bytes", to=TensorProto.UINT8)
 
 
 def product_of_bytes(floats: FloatModel, product: Product, y: str, most: int) -> Iterator[NodeProto]:

@@ -129,7 +129,8 @@ def packing_of(model: str | Path, weights: str, block: int) -> Packing:
     floats, bits = float_model(model), WEIGHTS[weights]
     products, tables = packable(floats)
     layers = [layer_of(product, bits, block) for product in products]
-    layers += [table_of(floats, table, bits, block, {product.name for product in products}) for table in tables]
+    names = {x.name for x in (*products, *tables)}
+    layers += [table_of(floats, table, bits, block, names) for table in tables]
     places = {node.name: k for k, node in enumerate(floats.model.graph.node)}
     packing = Packing(tuple(sorted(layers, key=lambda layer: places[layer.name])), weights, block)
     if not packing.narrow:
@@ -161,12 +162,12 @@ def layer_of(product: Product, bits: int, block: int) -> PackedLayer:
     return _by_block(PackedLayer(product.name, BITS, block), w)
 
 
-def table_of(floats: FloatModel, table: Table, bits: int, block: int, products: Collection[str]) -> PackedLayer:
-    """The same of the rows of a table; as they were where something else than `products` and lookups reads them."""
+def table_of(floats: FloatModel, table: Table, bits: int, block: int, narrow: Collection[str]) -> PackedLayer:
+    """The same of the rows of a table; as they were where something else than `narrow` layers reads them."""
     layer = PackedLayer(table.name, 8, table=True)
     if table.numbers.size < LEAST:
         return replace(layer, bits=0, why=f"fewer than {LEAST} numbers")
-    if others := readers_of(floats, table, products):
+    if others := readers_of(floats, table, narrow):
         return replace(layer, bits=0, why=f"{others[0]!r} reads it in float32")
     if bits == 8:
         return replace(layer, error=_error(table.numbers, as_bytes(table.numbers, 0).real()))
@@ -176,15 +177,14 @@ def table_of(floats: FloatModel, table: Table, bits: int, block: int, products: 
     return _by_block(replace(layer, bits=BITS, block=block), np.ascontiguousarray(table.numbers.T))
 
 
-def readers_of(floats: FloatModel, table: Table, products: Collection[str]) -> list[str]:
-    """The nodes that read a table in float32, beside `products` and lookups."""
-    lookups = {other.name for other in tables_of(floats)}
+def readers_of(floats: FloatModel, table: Table, narrow: Collection[str]) -> list[str]:
+    """The nodes that read the numbers of a table in float32, beside its lookup and those in `narrow`."""
     readers, reading = list[str](), [table.constant]
     while reading:
         for node in floats.readers.get(reading.pop(), ()):
             if node.op_type == "Transpose":
                 reading += node.output
-            elif node.name not in products and node.name not in lookups:
+            elif node.name not in narrow and node.name != table.name:
                 readers.append(node.name)
     return readers
 

@@ -1,9 +1,9 @@
-"""A model in which each layer multiplies bytes, float16 or float32, as inputs say: what any choice of these adds to the
-outputs is measured without making another model."""
+"""A model in which each layer multiplies bytes, float16 or float32, and each table has rows of bytes or float32, as
+inputs say: what any choice of these adds to the outputs is measured without making another model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 
+from modelc.frontend.quantize.dynamic import Table, rounded_by_row
 from modelc.frontend.quantize.floats import FloatModel, copied
 from modelc.frontend.quantize.layers import Layer, weights_of
-from modelc.frontend.quantize.recipe import ASYMMETRIC, FLOAT16, INT8, SYMMETRIC, Floats, Range
+from modelc.frontend.quantize.recipe import ASYMMETRIC, DYNAMIC, FLOAT16, INT8, SYMMETRIC, TABLE, Floats, Range
 from modelc.frontend.quantize.weights import as_bytes
 from modelc.frontend.quantize.write import Deviations, in_half, rounding, shares_bytes
 from modelc.frontend.witness.surgery import save
@@ -22,6 +23,7 @@ from modelc.frontend.witness.surgery import save
 CORRECTED = "modelc:corrected"
 IN_BYTES = "switch"  # what the inputs of a layer are called behind its name
 IN_FLOAT16 = "switch of float16"
+BY_ROW = "switch of rows"
 ASYMMETRICALLY = "switch of weights"
 
 
@@ -30,7 +32,8 @@ class Switched:
     """The model `floats` with a switch for each of the `layers`: whether it is in bytes. `ranges` say how values are
     rounded, weights go from -most to most, and `corrections` are what is added to outputs by channel. Layers in
     `asymmetric` have a second switch for such weights, with the corrections that it says; those in `halves`, which says
-    how much their sums are off then, one for float16."""
+    how much their sums are off then, one for float16; those in `dynamic` one for activations that are rounded by row;
+    the `tables` one for rows of bytes."""
 
     floats: FloatModel
     layers: Sequence[Layer]
@@ -39,14 +42,18 @@ class Switched:
     corrections: Mapping[str, Floats]
     asymmetric: Mapping[str, Floats | None] = field(default_factory=dict)
     halves: Deviations = field(default_factory=dict)
+    dynamic: Collection[str] = ()
+    tables: Sequence[Table] = ()
 
     def inputs(self, ways: Mapping[str, str], corrected: bool) -> dict[str, NDArray[Any]]:
-        """With which layers are computed in these `ways`, by name: INT8, ASYMMETRIC, FLOAT16, float32 if nothing is
-        said. Those in bytes have their corrections, or have not."""
+        """With which layers are computed in these `ways`, by name: INT8, ASYMMETRIC, DYNAMIC, FLOAT16, float32 if
+        nothing is said; and which tables as TABLE. Those in bytes by ranges have their corrections, or have not."""
         narrow = {name for name, way in ways.items() if way in (INT8, ASYMMETRIC)}
         rounded = {layer.rounded for layer in self.layers if layer.name in narrow}
         on = {f"{layer.rounded}/switch of value": layer.rounded in rounded for layer in self.layers}
         on |= {f"{layer.name}/{IN_BYTES}": layer.name in narrow for layer in self.layers}
+        on |= {f"{name}/{BY_ROW}": ways.get(name) == DYNAMIC for name in self.dynamic}
+        on |= {f"{table.name}/{IN_BYTES}": ways.get(table.name) == TABLE for table in self.tables}
         on |= {f"{name}/{ASYMMETRICALLY}": ways.get(name) == ASYMMETRIC for name in self.asymmetric}
         on |= {f"{name}/{IN_FLOAT16}": ways.get(name) == FLOAT16 for name in self.halves}
         return {**{name: np.array(value) for name, value in on.items()}, CORRECTED: np.array(corrected, np.float32)}
@@ -62,10 +69,14 @@ class Switched:
             kind = TensorProto.FLOAT if name == CORRECTED else TensorProto.BOOL
             graph.input.append(helper.make_tensor_value_info(name, kind, given.shape))
         either = {value: [self._rounded(model, value)] for value in readers}
+        tables = {table.name: table for table in self.tables}
         nodes = list[NodeProto]()
         for node in graph.node:
             if node.name in by_name:
                 nodes.append(self._switched(model, by_name[node.name], node))
+                continue
+            if node.name in tables:
+                nodes.append(self._looked_up(model, tables[node.name], node))
                 continue
             nodes.append(copied(node))
             for k, name in enumerate(node.input):
@@ -91,19 +102,35 @@ class Switched:
         if layer.name in self.halves:
             half = list(in_half(model, layer, node, self.halves[layer.name], f"{layer.y}/half"))
             off = _if(f"{layer.name}/{IN_FLOAT16}", half, [off], f"{layer.y}/real")
-        return _if(f"{layer.name}/{IN_BYTES}", on, [off], layer.y)
+        if layer.name not in self.dynamic:
+            return _if(f"{layer.name}/{IN_BYTES}", on, [off], layer.y)
+        either = _if(f"{layer.name}/{IN_BYTES}", on, [off], f"{layer.y}/ranged")
+        prefix, weights = f"{layer.name}/by row", self._weights(model, layer, SYMMETRIC)
+        rows = rounded_by_row(model, layer.x, prefix)
+        rows.append(copied(node, x=f"{prefix}/rounded", weights=weights, y=f"{layer.y}/by row"))
+        return _if(f"{layer.name}/{BY_ROW}", rows, [either], layer.y)
+
+    def _looked_up(self, model: FloatModel, table: Table, node: NodeProto) -> NodeProto:
+        """A lookup of rows of bytes, or as it was."""
+        numbers = model.set(f"{table.constant}/rounded", as_bytes(table.numbers, 0).real())
+        on, off = copied(node, x=numbers, y=f"{table.y}/on"), copied(node, y=f"{table.y}/off")
+        return _if(f"{table.name}/{IN_BYTES}", [on], [off], table.y)
+
+    def _weights(self, model: FloatModel, layer: Layer, kind: str) -> str:
+        """What a layer's weights in bytes stand for."""
+        real = as_bytes(weights_of(model, layer), layer.axis, self.most, kind == ASYMMETRIC).real()
+        return model.set(f"{layer.name}/{kind} weights", real)
 
     def _in_bytes(
         self, model: FloatModel, layer: Layer, node: NodeProto, added: Floats | None, kind: str
     ) -> list[NodeProto]:
         """The nodes of a layer that multiplies what is rounded by weights that are."""
-        weights, y = weights_of(model, layer), f"{layer.y}/{kind}"
-        real = as_bytes(weights, layer.axis, self.most, kind == ASYMMETRIC).real()
+        y = f"{layer.y}/{kind}"
         x = f"{layer.x}/either" if layer.x == layer.rounded else layer.x
-        on = copied(node, x=x, weights=model.set(f"{layer.name}/{kind} weights", real), y=y)
+        on = copied(node, x=x, weights=self._weights(model, layer, kind), y=y)
         if added is None:
             return [on]
-        shape = (-1,) if layer.channels_last else (-1, *[1] * (weights.ndim - 2))
+        shape = (-1,) if layer.channels_last else (-1, *[1] * (weights_of(model, layer).ndim - 2))
         correction = model.set(f"{layer.name}/{kind} correction", added.reshape(shape))
         scaled = f"{correction}/scaled"
         return [

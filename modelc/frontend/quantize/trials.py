@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto
 
 from modelc.frontend.control.structure import reads
+from modelc.frontend.quantize.dynamic import rounded_by_row
 from modelc.frontend.quantize.floats import FloatModel, copied, drop_unread, operator_set
 from modelc.frontend.quantize.layers import Layer, weights_of
 from modelc.frontend.quantize.recipe import Range
@@ -63,13 +64,13 @@ def write_statistics(floats: FloatModel, values: Sequence[str], ranks: Mapping[s
 def write_trials(
     floats: FloatModel,
     layers: Sequence[Layer],
-    ranges: Mapping[str, Sequence[Range]],
+    ranges: Mapping[str, Sequence[Range | None]],
     most: int,
     asymmetric: bool,
     output: Path,
 ) -> None:
     """Writes the model with a trial of each of the `layers` in bytes for each of the `ranges` of the value that is
-    rounded for it, its weights as `as_bytes` has them."""
+    rounded for it (None: by row), its weights as `as_bytes` has them."""
     model = floats.copy(outputs=False)
     for layer in layers:
         weights, node = weights_of(floats, layer), floats.node(layer.name)
@@ -78,7 +79,8 @@ def write_trials(
         for number, stored in enumerate(ranges[layer.rounded]):
             prefix = trial(layer, number)
             x, y = f"{prefix}/rounded", f"{prefix}/y"
-            model.model.graph.node.extend(rounding(model, layer.x, prefix, stored))
+            x_rounded = rounding(model, layer.x, prefix, stored) if stored else rounded_by_row(model, layer.x, prefix)
+            model.model.graph.node.extend(x_rounded)
             model.model.graph.node.append(copied(node, name=f"{prefix}/layer", x=x, weights=real, y=y))
             off = _give_squares(model, layer, y, prefix)
             _give_by_channel(model, "ReduceMean", off, f"{prefix}/means", 0 if layer.channels_last else weights.ndim)

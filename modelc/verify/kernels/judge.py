@@ -41,7 +41,7 @@ from modelc.verify.kernels.reading import UNEXPLAINED, Explanation, Reading
 from modelc.verify.kernels.report import KernelReport, Silence
 from modelc.verify.kernels.room import room
 from modelc.verify.kernels.rounding import PLACES
-from modelc.verify.kernels.samples import Effort, chosen, telling
+from modelc.verify.kernels.samples import Effort, chosen, for_tables, telling
 from modelc.verify.kernels.schedule import Cut, Scheduling
 from modelc.verify.kernels.stored import in_model
 
@@ -376,7 +376,7 @@ class Judge:
         rng = np.random.default_rng((self.seed, call.number, self.runs, crc32("\0".join(_key(call)).encode())))
         first = self._lane.first.get(task.hash)
         is_again = self._compared and first not in (None, id(bound))  # the same code, on constants that are right
-        effort = FEWEST if self._late else FEW if is_again else self.effort
+        effort = FEWEST if self._late else FEW if is_again else for_tables(self.effort, task)
         subset = None
         if previous is not None and self.runs > 1 and channels:
             silence = previous.silences.get(name)

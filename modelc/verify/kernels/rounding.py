@@ -214,6 +214,10 @@ def _whole(e: Op, args: Sequence[Rounded]) -> Rounded:
         bias = np.maximum(errors[0], errors[1])
     elif e.name in ("neg", "abs"):
         bias = errors[0]
+    elif e.name == "lookup":
+        moved = (OPERATIONS[e.name].meaning(args[0].value + sign, *(a.value for a in args[1:])) for sign in (-1, 1))
+        jump = np.maximum(*(np.abs(np.asarray(x, np.float64) - value) for x in moved))
+        bias = np.where(errors[0] > 1, 255.0, np.where(errors[0] > 0, jump, 0.0))
     else:
         bias = np.where(sum(errors) > 0, np.inf, 0.0)
     return Rounded(value, args[0].dtype, None, np.broadcast_to(bias, value.shape))

@@ -12,12 +12,14 @@ some that are neither: where a rectifier or a clamp makes all others alike, a wr
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from modelc.ir.block import Block, Task
 
 Array = NDArray[Any]
 LANES = (4, 8, 16, 32, 64)  # of vectors and unrolled loops, whatever the kernel's are
@@ -26,6 +28,7 @@ LEAST_POSITIONS = 12  # at which channels are looked at, however much each reads
 MOST_EDGES = 96  # places along a dimension that are looked at on purpose
 COVERED = 32  # times the samples: indices of constants, of which each is looked at
 TELLING, LEAST_TELLING = 4, 256  # times the operands of positions: what numbers may read that tell most; at least
+TABLE_POSITIONS = 7 * 256  # of 256 bytes that are drawn, each is among so many but for 1 time in 1000
 SEARCHED = 1 << 17  # elements among which those are searched that tell most
 
 
@@ -61,6 +64,14 @@ EFFORTS = {
         positions=128, samples=1 << 17, operands=1 << 24, points=1 << 32, calls=64, work=7e9, kernel_work=inf
     ),
 }
+
+
+def for_tables(effort: Effort, task: Task) -> Effort:
+    """`effort`, with positions enough for each entry of a table that `task` looks up; a contraction has them for its
+    channels."""
+    maps = [block for block in task.blocks if isinstance(block, Block) and not block.reduction]
+    looks_up = len(maps) == len(task.blocks) and any(op.name == "lookup" for block in maps for op in block.operations)
+    return replace(effort, positions=max(effort.positions, TABLE_POSITIONS)) if looks_up else effort
 
 
 def edges(extent: int, tiles: Iterable[int]) -> Array:
