@@ -190,7 +190,8 @@ class Packer:
         """Of each layer that is to have few bits what it can be stored as."""
         products, tables = packable(self.floats)
         narrow = [x for x in products if x.name in self.packing.narrow and not isinstance(x.weights, FourBits)]
-        names, seen = {x.name for x in (*products, *tables)}, self.inputs(narrow, samples)
+        seen = self.inputs(narrow, samples)
+        names = {*(product.name for product in products), *(table.name for table in tables)}
         decided = {layer.name: layer for layer in self.packing.layers}
         forms = dict[str, dict[str, Form]]()
         for number, product in enumerate(narrow, 1):

@@ -129,7 +129,7 @@ def packing_of(model: str | Path, weights: str, block: int) -> Packing:
     floats, bits = float_model(model), WEIGHTS[weights]
     products, tables = packable(floats)
     layers = [layer_of(product, bits, block) for product in products]
-    names = {x.name for x in (*products, *tables)}
+    names = {*(product.name for product in products), *(table.name for table in tables)}
     layers += [table_of(floats, table, bits, block, names) for table in tables]
     places = {node.name: k for k, node in enumerate(floats.model.graph.node)}
     packing = Packing(tuple(sorted(layers, key=lambda layer: places[layer.name])), weights, block)
