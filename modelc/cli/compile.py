@@ -16,9 +16,9 @@ from modelc.compile.request import CompileRequest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from modelc.compile.trade_off import Row
     from modelc.frontend.quantize.packing import PackedLayer, Packing
     from modelc.frontend.quantize.recipe import Recipe
-    from modelc.quantize.trade_off import Row
     from modelc.space.constants import Within
     from modelc.space.shared_packing import SharedPacking
 

@@ -7,6 +7,5 @@ lower/       Nest -> TIR
 opaque.py    opaque Blocks as C functions
 kernels.py   Nest -> Kernel: an object file, or C source
 llvm.py      TIR -> LLVM; llvm_check.py asks first whether it makes code for a CPU at all
-pack.py      constants as kernels read them
 lean_tvm.py  importing TVM, which nothing else does
 """

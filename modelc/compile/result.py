@@ -19,7 +19,7 @@ from modelc.space.shared_packing import SharedPacking
 from modelc.verify.report import Report
 
 if TYPE_CHECKING:  # quantize/ makes CompileResults
-    from modelc.quantize.trade_off import Row
+    from modelc.compile.trade_off import Row
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.codegen.pack import pack_constant
 from modelc.ir.block import Block, Buffer, Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.expr import DTYPES, Load, Var, loads
 from modelc.ir.interpret import evaluate, run_blocks
+from modelc.ir.pack import pack_constant
 from modelc.ops import MEANINGS
 from modelc.ops.opaque import index_ranges
 from modelc.space.rules.derivation import constant_data, derive

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.codegen.pack import pack_constant
 from modelc.errors import ModelError
 from modelc.ir.block import Buffer, Task, compact_strides
 from modelc.ir.candidate import Candidate
 from modelc.ir.layout import Layout
 from modelc.ir.narrow import narrow_of
+from modelc.ir.pack import pack_constant
 from modelc.ir.program import Placed, Program
 from modelc.ir.sizes import is_sized, same
 from modelc.package.spec import Argument, Made, SummedConstant, WidenedConstant, aligned, made_bytes

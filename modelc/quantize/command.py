@@ -13,6 +13,7 @@ from modelc.compile.command import compile_request
 from modelc.compile.pipeline import default_threads
 from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
+from modelc.compile.trade_off import Row
 from modelc.errors import ConfigError, blaming
 from modelc.frontend.load.given import model_file
 from modelc.frontend.quantize.recipe import INT8, Recipe
@@ -23,7 +24,7 @@ from modelc.quantize.dynamic import compile_dynamic
 from modelc.quantize.packed import compile_packed
 from modelc.quantize.price import limits_of_weights
 from modelc.quantize.subject import STAGE, Subject
-from modelc.quantize.trade_off import Row, rows_of, worth
+from modelc.quantize.trade_off import rows_of, worth
 from modelc.scratch import TemporaryFolder
 from modelc.target import load_target
 from modelc.verb import asked_by

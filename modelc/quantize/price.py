@@ -10,10 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import onnx
-
 from modelc.errors import ConfigError
-from modelc.frontend.quantize.dynamic import rounding_nodes
+from modelc.frontend.quantize.dynamic import rounding_nodes_of
 from modelc.frontend.quantize.layers import Layer
 from modelc.frontend.quantize.weights import LARGEST
 from modelc.ir.block import Task
@@ -102,7 +100,7 @@ def priced_more(run: Run, model: Path, other: Path, layers: Collection[str]) -> 
 def priced_rows(run: Run, ranged: Path, by_row: Path, layers: Sequence[Layer]) -> dict[str, float]:
     """The seconds that each of the `layers` takes more in the model `by_row`, where its activations are rounded so,
     than in `ranged`, each with its part of what rounds them."""
-    rounding = rounding_nodes(onnx.load(by_row, load_external_data=False))
+    rounding = rounding_nodes_of(by_row)
     rounding |= {f"{layer.rounded}/{part}": layer.x for layer in layers for part in ("quantize", "dequantize")}
     more = priced_more(run, ranged, by_row, [*(layer.name for layer in layers), *rounding])
     readers, behind = Counter(layer.x for layer in layers), dict.fromkeys(rounding.values(), 0.0)

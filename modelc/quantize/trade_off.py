@@ -5,12 +5,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from math import ceil, floor, log10, prod
-from typing import Any
 
-from onnx import TensorProto, helper
-
+from modelc.compile.trade_off import Row
 from modelc.frontend.quantize.layers import weights_of
 from modelc.frontend.quantize.recipe import ASYMMETRIC, DYNAMIC, FLOAT16, FLOAT32, INT8, TABLE
 from modelc.quantize.decide import WAYS, WEIGHTS, Deciding
@@ -18,34 +14,6 @@ from modelc.quantize.drop import rounded
 
 STEPS = 8  # between the ends, of which each is measured
 BYTES = {FLOAT32: 4, FLOAT16: 2, INT8: 1, ASYMMETRIC: 1, DYNAMIC: 1, TABLE: 1}  # of a weight
-
-
-@dataclass(frozen=True)
-class Row:
-    """So many `layers` of `every` one are in bytes, `dynamic` of them with activations rounded by row in each run, and
-    `halves` in float16; so many `tables` have rows of bytes: the estimated `seconds` of a run, how many times as fast
-    that is as float32, the bytes of the model's constants, and the drop on the samples that are held back."""
-
-    layers: int
-    dynamic: int
-    halves: int
-    tables: int
-    every: int
-    seconds: float
-    speed: float
-    params_bytes: int
-    drop: float
-
-    @property
-    def max_drop(self) -> float:
-        """The --max-drop that allows it: the drop, rounded up to two digits."""
-        if self.drop <= 0:
-            return 0.0
-        digits = 10.0 ** (1 - floor(log10(self.drop)))
-        return ceil(round(self.drop * digits, 6)) / digits
-
-    def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "max_drop": self.max_drop}
 
 
 def rows_of(deciding: Deciding) -> list[Row]:
@@ -84,13 +52,7 @@ def params_bytes(deciding: Deciding, ways: Mapping[str, str]) -> int:
     for name, way in ways.items():
         constant, size = sizes[name]
         narrower[constant] = size * (BYTES[FLOAT32] - BYTES[way])
-    return sum(map(stored_bytes, floats.model.graph.initializer)) - sum(narrower.values())
-
-
-def stored_bytes(tensor: TensorProto) -> int:
-    """What the numbers of a tensor take."""
-    elements: int = prod(tensor.dims)
-    return elements * int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    return floats.stored_bytes - sum(narrower.values())
 
 
 def worth(rows: Collection[Row]) -> tuple[Row, ...]:

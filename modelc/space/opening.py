@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelc.codegen.pack import pack_constant
 from modelc.ir.block import Buffer, Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.expr import DTYPES
 from modelc.ir.layout import Layout
 from modelc.ir.narrow import Narrow
+from modelc.ir.pack import pack_constant
 from modelc.space.rules.derivation import constant_made
 from modelc.space.rules.rule import Sums
 

@@ -13,12 +13,12 @@ from onnx import TensorProto, helper
 from small_model import save
 
 import modelc
-from modelc.codegen.pack import pack_constant
 from modelc.compile.config import load_config
 from modelc.errors import VerificationError
 from modelc.ir.block import Buffer
 from modelc.ir.layout import Layout
 from modelc.ir.narrow import LEAST_BYTES, narrow_of
+from modelc.ir.pack import pack_constant
 from modelc.package import PackageSpec, glue, read_package
 from modelc.runtime import load
 from modelc.space.opening import widening_of

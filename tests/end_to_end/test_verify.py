@@ -214,8 +214,8 @@ def test_exposed_values_are_those_that_the_model_computes(tmp_path) -> None:
     ],
 )
 def test_unpacked_is_the_inverse_of_packing(layout: Layout) -> None:
-    from modelc.codegen.pack import pack_constant
     from modelc.ir.block import Buffer
+    from modelc.ir.pack import pack_constant
 
     data = np.arange(3 * 8 * 5, dtype=np.int32).reshape(3, 8, 5)
     packed = pack_constant(data, Buffer("b", "int32", data.shape), layout)

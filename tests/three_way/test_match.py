@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from three_ways import task_of
 
-from modelc.codegen.pack import pack_constant
 from modelc.ir.block import Block, Buffer, Task
 from modelc.ir.expr import DTYPES, Expr, conjunction
 from modelc.ir.interpret import evaluate, run_block
 from modelc.ir.layout import Layout
+from modelc.ir.pack import pack_constant
 from modelc.ir.text import parse_block
 from modelc.space.analysis.match import CannotPack, Match, matches
 from modelc.target import Intrinsic, parse_intrinsics, shipped_intrinsics

@@ -8,13 +8,13 @@ from ir_strategies import layouts
 from ir_texts import CONCAT, CONV, MATMUL, ROWS, SOFTMAX
 from nest_texts import parse_nest
 
-from modelc.codegen.pack import pack_constant
 from modelc.ir import interpret
 from modelc.ir.block import Buffer
 from modelc.ir.expr import Const, Load, Var
 from modelc.ir.interpret import garbage, run_block, run_blocks, run_nest, view
 from modelc.ir.layout import Layout
 from modelc.ir.nest import Region
+from modelc.ir.pack import pack_constant
 from modelc.ir.scalar import OPERATIONS
 from modelc.ir.text import parse_block, parse_task
 from modelc.measure.data import from_storage

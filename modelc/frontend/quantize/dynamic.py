@@ -16,9 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
@@ -100,6 +102,11 @@ def rounding_of_rows(floats: FloatModel, x: str) -> Iterator[NodeProto]:
 def rounding_nodes(model: ModelProto) -> dict[str, str]:
     """By the names of the nodes that round rows, the value whose rows these are."""
     return {node.name: node.name.rpartition(ROWS)[0] for node in model.graph.node if ROWS in node.name}
+
+
+def rounding_nodes_of(path: Path) -> dict[str, str]:
+    """The same of the model in a file."""
+    return rounding_nodes(onnx.load(path, load_external_data=False))
 
 
 def rounded_by_row(floats: FloatModel, x: str, prefix: str) -> list[NodeProto]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,12 @@ class FloatModel:
         copies = [copied(node) for node in nodes]
         del self.model.graph.node[:]
         self.model.graph.node.extend(copies)
+
+    @property
+    def stored_bytes(self) -> int:
+        """What the numbers of its constants take."""
+        every = self.model.graph.initializer
+        return sum(prod(t.dims) * int(onnx.helper.tensor_dtype_to_np_dtype(t.data_type).itemsize) for t in every)
 
     def array(self, name: str) -> NDArray[np.float32] | None:
         """The numbers of a constant in float32; None where it is none."""
