@@ -103,7 +103,8 @@ def compile_(model: Path, no_bench: bool, verbose: bool, as_json: bool, **option
                 f"  time          {short['modelc_ms']:.3f} ms, ONNX Runtime {short['ort_ms']:.3f} ms: "
                 f"{short['ratio']:.2f} times as fast, one thread{_at(short)}, a short look (modelc bench takes longer)"
             )
-        for note in (*result.notes, *(result.report.notes if result.report else ())):
+        report = result.report
+        for note in (*result.notes, *((*report.notes, *filter(None, [report.opening])) if report else ())):
             say(f"  note          {note}")
         if verbose:
             _show_why(result.path, request.choices is not None, result.measured > 0)

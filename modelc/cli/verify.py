@@ -55,7 +55,7 @@ def verify(package: Path, model: Path, per_layer: bool, as_json: bool, **options
     with bar() as view:
         follow = Staged(view, VERIFYING, lines=False).follow
         report = verify_package(package, model, per_layer=per_layer, **values, progress=follow)
-    for note in report.notes:
+    for note in (*report.notes, *filter(None, [report.opening])):
         complain(f"modelc: {note}")
     if as_json:
         print_json("verify", report.to_json())

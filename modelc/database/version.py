@@ -25,6 +25,7 @@ DECIDING = (  # what a kernel depends on, and how it is timed; not what proposes
     "space/nest",
     "space/rules",
     "codegen",
+    "ops/tree_walks.py",
     "runtime",
     "package/emulators.py",
     "package/elf.py",

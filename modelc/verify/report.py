@@ -126,7 +126,8 @@ class Report:
     `narrow` says through which they were (bfloat16, float16, or none). `distinct`: how many kernels those that were
     judged are, where one that stands in several places counts once. `used`: the runs that follow where all else is
     right (as_used.py). `imported`: what was compared of those that the importer took over from the file.
-    `sizes`: those at which a package for any size was run."""
+    `sizes`: those at which a package for any size was run. `opening` says how long it took to open; what a package
+    keeps of a report has no times."""
 
     reference: str
     rtol: float
@@ -145,6 +146,7 @@ class Report:
     distinct: int = 0
     imported: TakenOver = field(default_factory=TakenOver)
     sizes: tuple[Mapping[str, int], ...] = ()
+    opening: str = ""
 
     @property
     def passed(self) -> bool:

@@ -171,7 +171,7 @@ def verify_outputs(
             whole.collect(reports, number, within.judge if within else None)
         failure = failure or next((why for number, why in declined.items() if number not in ran), None)
         notes = [] if failure else [not_run_note(number, runner.not_run(number), read) for number in variants]
-        notes += [] if failure else [runner.opening_note]
+        opening = "" if failure else runner.opening_note
     kernels = tuple(report for watched in inside for report in watched.judge.reports.values())
     if behind:
         notes.append("nothing was compared of runs that find a cache: where a process makes one run, each is the first")
@@ -182,7 +182,7 @@ def verify_outputs(
     layers, dtype = tuple(whole.layers.values()), narrow.dtype
     report = Report(about, rtol, atol, bf16, f16, dtype, seed, compared, outputs, kernels, layers, failure, told)
     sizes = tuple({str(dims): dims for number in variants if read.runs and (dims := read.dims[number])}.values())
-    report = replace(report, distinct=_distinct(read, inside), imported=imported, sizes=sizes)
+    report = replace(report, opening=opening, distinct=_distinct(read, inside), imported=imported, sizes=sizes)
     return replace(report, used=as_used(judged, time.process_time() - start)) if report.passed else report
 
 
