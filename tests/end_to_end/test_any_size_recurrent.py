@@ -274,3 +274,14 @@ def test_which_nodes_stay_loops_is_seen_by_their_counts(tmp_path) -> None:
     assert differing(looks) == {"loop"} and nodes[0] == nodes[1]
     looks, nodes = looked(frozenset())
     assert nodes[0] < nodes[1]
+
+
+def test_the_gates_of_a_state_are_computed_once_a_step(tmp_path: Path) -> None:
+    """They are a phase of their own, and not in each iteration of a loop over the state that reads them."""
+    path = tmp_path / "m.onnx"
+    recurrent_model(path, "GRU", 9, "forward", "B", "YH", "X", size=(1, 16, 160), linear_before_reset=1)
+    opened(path, {"X": {0: "time", 1: "batch"}})
+    dims = {"time": "1..64", "batch": "1..8@1"}
+    modelc.compile(path, output=tmp_path / "p", dims=dims, database=False, verify=False)
+    steps = read_package(tmp_path / "p").manifest.variants[0].steps
+    assert len({step.symbol for step in steps if step.name.startswith("grustep")}) > 1

@@ -141,9 +141,15 @@ def row_iterators(task: Task, owner: Block) -> set[str]:
 
 
 def _written_by_rows(task: Task, owner: Block, block: AnyBlock, rows: set[str]) -> bool:
-    """Whether what `block` writes of the Task's outputs is written whole, each row once, where `owner` reads it."""
+    """Whether what `block` writes of the Task's outputs is written whole, each row once, where `owner` reads it; and
+    no reduction beside it gives more than a number for each row, all of which would be computed in each."""
     assert isinstance(block, Block)
-    for name in {w.buffer for w in block.writes} & {*task.outputs}:
+    written = {w.buffer for w in block.writes} & {*task.outputs}
+    reducing = [b for b in task.blocks[:-1] if isinstance(b, Block) and b.reduction]
+    count = prod(owner.ranges[n] for n in rows)
+    if written and any(prod(i.extent for i in b.spatial) > count for b in reducing):
+        return False
+    for name in written:
         shape = task.buffer(name).shape
         for read in (r for r in owner.reads if r.buffer == name):
             whole = [
