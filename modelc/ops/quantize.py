@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from modelc.ir.block import Block, Buffer, Iter
+from modelc.ir.block import Block, Buffer
 from modelc.ir.expr import DTYPES, NARROW_FLOATS, Const, Expr, Load, Var, cast, const, op, select
 from modelc.ir.graph import Node, Value
 from modelc.ops.conv import conv_block, conv_shape
@@ -192,34 +192,6 @@ def _dynamic(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
     return Definition((Buffer("low", t, ()), Buffer("high", t, ())), blocks)
 
 
-def _rows_infer(node: Node, inputs: Inputs) -> Types:
-    x = required(node, inputs, 0)
-    if not x.shape or x.dtype != "float32":
-        fail(node, f"expected rows of float32, found {x.dtype}{list(x.shape)}")
-    return ((str(node.attrs["to"]), x.shape), ("float32", (*x.shape[:-1], 1)))
-
-
-def _rows(node: Node, inputs: Inputs, outputs: Outputs) -> Definition:
-    """Rows as whole numbers of `to`, `zero` more, and the scale of each: its largest magnitude, `least` at least, times
-    `step`. Passes make it (passes/quantize_rows.py)."""
-    (to, shape), _ = _rows_infer(node, inputs)
-    over, lead = point(names(len(shape))), grid(shape, reduce=[len(shape) - 1])
-    row: tuple[Expr, ...] = (*over[:-1], Const(0))
-    rows = (*shape[:-1], 1)
-    least, step, zero = (const(float(node.attrs[name]), "float32") for name in ("least", "step", "zero"))
-    most = Load("most", row)
-    by_row = (*grid(shape)[:-1], Iter("one", 1))
-    at = {name: Load(name, (*over[:-1], Var("one"))) for name in ("most", "y1", "inverse")}
-    whole = op("round", Load("x0", over) * Load("inverse", row))
-    blocks = (
-        fold("max", "most", lead, most, op("abs", Load("x0", over))),
-        assign("scale", by_row, at["y1"], op("max", at["most"], least) * step),
-        assign("inverse", by_row, at["inverse"], const(1.0, "float32") / at["y1"]),
-        assign("quantize", grid(shape), Load("y0", over), cast(to, whole + zero if zero.value else whole)),
-    )
-    return Definition((Buffer("most", "float32", rows), Buffer("inverse", "float32", rows)), blocks)
-
-
 # --- contractions of whole numbers --------------------------------------------------------------------------------
 
 
@@ -335,7 +307,6 @@ OPERATORS = (
     Operator("DequantizeLinear", _dequantize_infer, _dequantize),
     Operator("ByteTable", _table_infer, _table, elementwise=True),
     Operator("DynamicQuantizeLinear", _dynamic_infer, _dynamic),
-    Operator("QuantizeRows", _rows_infer, _rows),
     Operator("ConvInteger", _integer_infer, _integer),
     Operator("MatMulInteger", _integer_infer, _integer),
     Operator("QLinearConv", _linear_infer, _linear),

@@ -6,7 +6,6 @@
     prologues   a group of maps whose only reader works element by element joins the reader: operands of an epilogue,
                 inputs of a reduction (softmax, norms), never of a contraction or a window
     by rows     what rounds rows to bytes joins the reductions of these rows: both read, or compute, them once
-    quantized   a Piece that quantizes rows joins the group of reductions that writes them, for others too
     attention   contractions before and after the reductions of rows join them: attention.py
 
 What addresses are computed from is stored before the Task that reads it, so that it can be checked. A fusion that would
@@ -58,8 +57,6 @@ class Fusion(Groups):
             self.prologue(g)
         for g in sorted(self.members):
             self.rounded_by_rows(g)
-        for g in sorted(self.members):
-            self.quantized_rows(g)
         if attention_bytes:
             fuse_attention(self, attention_bytes, tasks)
         return self.ordered()
@@ -167,22 +164,6 @@ class Fusion(Groups):
         at = tuple(Const(0) if d == rows.dim else i for d, i in enumerate(block.writes[0].indices))
         reads = [r for r in block.reads if r.buffer == rows.result]
         return all(len(r.indices) == len(at) and identity(r, replace(block, writes=(Load("", at),))) for r in reads)
-
-    # --- quantized rows -------------------------------------------------------------------------------------------
-
-    def quantized_rows(self, g: int) -> None:
-        """Merges a group that gives several results of each row, such as its bytes and their scale, with the reductions
-        of the same rows that write these: of what a norm writes, each row is quantized while it is near."""
-        members = self.members.get(g, [])
-        if len(members) != 1 or len(self.leaving(members)) < 2 or len(reads := self.pieces[members[0]].reads) != 1:
-            return
-        writer = self.writer.get(reads[0])
-        before = None if writer is None else Rows.of(self, self.group[writer])
-        blocks = tuple(b for b in self.pieces[members[0]].blocks if isinstance(b, Block))
-        if writer is None or before is None or before.result != reads[0]:
-            return
-        if Rows(before.result, before.shape, before.dim, blocks).takes(before.result, before.shape):
-            self.merge([writer, members[0]])
 
 
 def taken_inside(piece: Piece, name: str, shape: tuple[int, ...]) -> bool:

@@ -28,7 +28,6 @@ from modelc.passes.fuse_layer_norm import FuseLayerNorm
 from modelc.passes.integer_contractions import IntegerContractions
 from modelc.passes.machine import ANY, Machine
 from modelc.passes.pack_weights import PackWeights
-from modelc.passes.quantize_rows import QuantizeRows
 from modelc.passes.share_heads import ShareHeads
 from modelc.passes.widen_halves import WidenHalves
 
@@ -52,7 +51,6 @@ PASSES: dict[str, type] = {
     "byte_moves": ByteMoves,
     "byte_tables": ByteTables,
     "integer_contractions": IntegerContractions,
-    "quantize_rows": QuantizeRows,
     "pack_weights": PackWeights,
 }
 
@@ -79,7 +77,6 @@ SIMPLIFY: tuple[Spec, ...] = (
     "byte_moves",
     "byte_tables",
     "integer_contractions",
-    "quantize_rows",
     "pack_weights",
     "eliminate_common_subexpressions",
     {"fold_constants": {"dequantize": 1}},

@@ -95,8 +95,8 @@ def test_what_is_in_bytes_is_said(folder: Path) -> None:
     assert "not measured (there are no samples; on 4 inputs drawn at random the relative error of" in notes[1]
 
 
-def test_rows_are_rounded_once_where_they_are_computed(folder: Path) -> None:
-    """Query, key and value read the same bytes; what a norm writes it rounds itself."""
+def test_rows_are_rounded_once(folder: Path) -> None:
+    """Query, key and value read the same bytes."""
     steps = read_package(folder / "p.modelc").manifest.variants[0].steps
     said = json.loads((folder / "p.modelc" / "choices.json").read_text())["quantized"]["layers"]
     narrow = {layer["name"] for layer in said if layer["dtype"] == "dynamic"}
@@ -105,8 +105,6 @@ def test_rows_are_rounded_once_where_they_are_computed(folder: Path) -> None:
     kernels = {step.name.partition(".")[0]: {*step.nodes} for step in steps}  # a product may be several steps
     assert sum(bool(nodes & narrow) for nodes in kernels.values()) == len(narrow)
     assert sorted(len(nodes & rounded) for nodes in kernels.values() if nodes & rounded) == [1] * len(rounded)
-    for norm in {"first", "second"} & {name.partition(ROWS)[0] for name in rounded}:
-        assert any({norm, f"{norm}{ROWS}bytes"} <= nodes for nodes in kernels.values())
 
 
 def test_the_package_is_small(folder: Path) -> None:

@@ -49,7 +49,6 @@ def test_every_operator_has_a_case() -> None:
         "RoundBlocks",
     }  # test_packed_weights.py
     elsewhere |= {"ByteTable"}  # test_byte_tables.py
-    elsewhere |= {"QuantizeRows"}  # test_quantize_rows.py
     elsewhere |= {"Trees"}  # test_classical.py
     elsewhere |= {"SuppressBoxes", "ListBoxes", "Unique"}  # test_sizes.py
     elsewhere |= {"Bound"}  # test_bounds.py
