@@ -4,7 +4,7 @@ be asked to calibrate."""
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +16,14 @@ from modelc.compile.result import CompileResult
 from modelc.compile.trade_off import Row
 from modelc.errors import ConfigError, blaming
 from modelc.frontend.load.given import model_file
+from modelc.frontend.quantize.packing import Packing
 from modelc.frontend.quantize.recipe import INT8, Recipe
 from modelc.passes.machine import multiplied
 from modelc.quantize.by_metric import check_metric
 from modelc.quantize.decide import GIVEN_BACK, Deciding
-from modelc.quantize.dynamic import compile_dynamic
-from modelc.quantize.packed import compile_packed
+from modelc.quantize.dynamic import dynamic_recipe
+from modelc.quantize.float_run import QUANTIZE
+from modelc.quantize.packed import packed
 from modelc.quantize.price import limits_of_weights
 from modelc.quantize.subject import STAGE, Subject
 from modelc.quantize.trade_off import rows_of, worth
@@ -41,13 +43,6 @@ def calibrated(request: CompileRequest) -> Recipe:
     return min(recipes, key=lambda recipe: float(recipe.summary["int8_seconds"]))
 
 
-def compile_quantized(request: CompileRequest) -> CompileResult:
-    """A package of the request's model in few bits, by samples or without. Raises ModelcError."""
-    if request.weights is not None:
-        return compile_packed(request)
-    return compile_dynamic(request) if request.calibrate is None else compile_calibrated(request)
-
-
 def traded_off(request: CompileRequest) -> tuple[Row, ...]:
     """What fewer layers in bytes take more of, and lose less. Raises ModelcError."""
     with blaming(f"model {request.path}"), closing(_deciding(request)) as each:
@@ -64,29 +59,39 @@ def _deciding(request: CompileRequest) -> Generator[Deciding]:
                 yield Deciding(subject, most, stack)
 
 
-def compile_calibrated(request: CompileRequest) -> CompileResult:
-    """A package of the request's model as `calibrated` says. Raises ModelcError."""
+def compile_quantized(request: CompileRequest) -> CompileResult:
+    """A package of the request's model in few bits, by samples or without. Raises ModelcError."""
     check_metric(request.metric)
-    if request.choices is not None:
-        raise ConfigError("--choices says what multiplies bytes: give either choices or --calibrate")
-    if request.precision not in (INT8, "auto"):
-        raise ConfigError(f"--calibrate is for --precision int8 or auto, and this is {request.precision or 'f32'}")
-    units = multiplied(named_target(request.target) or load_target("native"))
-    if request.precision == "auto" and not any(unit.pays for unit in units):
+    decide, stage = _way(request)
+    target = named_target(request.target) or load_target("native")
+    if decide is calibrated and request.precision == "auto" and not any(unit.pays for unit in multiplied(target)):
         result = compile_request(request)
         return replace(
             result, notes=(*result.notes, "not calibrated: the target has no instruction that multiplies bytes")
         )
     begun = time.perf_counter()
-    if request.trade_off:
+    if decide is calibrated and request.trade_off:
         rows = traded_off(request)
-        name = (named_target(request.target) or load_target("native")).name
-        seconds = {STAGE: time.perf_counter() - begun}
-        return CompileResult(None, name, seconds, request.threads or default_threads(), trade_off=rows)
-    recipe = calibrated(request)
+        seconds = {stage: time.perf_counter() - begun}
+        return CompileResult(None, target.name, seconds, request.threads or default_threads(), trade_off=rows)
+    recipe = decide(request)
     took = time.perf_counter() - begun
     result = compile_request(replace(request, recipe=recipe))
-    return replace(result, seconds={STAGE: took, **result.seconds})
+    return replace(result, seconds={stage: took, **result.seconds})
+
+
+def _way(request: CompileRequest) -> tuple[Callable[[CompileRequest], Recipe | Packing], str]:
+    """What decides which of the request's model is in few bits, and the stage that this is called. Raises
+    ConfigError."""
+    if request.weights is not None:
+        return packed, QUANTIZE
+    if request.calibrate is None:
+        return dynamic_recipe, QUANTIZE
+    if request.choices is not None:
+        raise ConfigError("--choices says what multiplies bytes: give either choices or --calibrate")
+    if request.precision not in (INT8, "auto"):
+        raise ConfigError(f"--calibrate is for --precision int8 or auto, and this is {request.precision or 'f32'}")
+    return calibrated, STAGE
 
 
 @asked_by(CompileRequest)

@@ -3,45 +3,25 @@ have rows of bytes. Errors are those on inputs that are drawn as verification dr
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modelc.compile.command import compile_request
-from modelc.compile.pipeline import Run
 from modelc.compile.request import CompileRequest, named_target
-from modelc.compile.result import CompileResult
 from modelc.errors import ConfigError, blaming
 from modelc.frontend.quantize.dynamic import product_of_bytes, products_of, rounding_nodes, rounding_of_rows
 from modelc.frontend.quantize.floats import FloatModel, float_model
 from modelc.frontend.quantize.products import LEAST
 from modelc.frontend.quantize.recipe import DYNAMIC, FLOAT32, SYMMETRIC, TABLE, LayerChoice, Recipe
 from modelc.frontend.quantize.write import write_quantized
-from modelc.frontend.steering.uses import read_uses
 from modelc.frontend.witness.surgery import save
-from modelc.package import TensorInfo
-from modelc.quantize.drop import real_outputs, relative_error, rounded
-from modelc.quantize.float_run import run_at_usual_sizes
+from modelc.quantize.drop import rounded
+from modelc.quantize.float_run import QUANTIZE, drawn_inputs, error_on_drawn, run_at_usual_sizes
 from modelc.quantize.price import PER_SIZE, limits_of_weights, priced, require_bytes
 from modelc.quantize.running import runs
-from modelc.quantize.samples import Arrays
 from modelc.quantize.tables import MOST_ERROR, TOO_FAR, Tables
 from modelc.scratch import TemporaryFolder
 from modelc.target import Target, load_target
-from modelc.verify.draw import draw_inputs, roles_of
-
-STAGE = "quantize"
-DRAWN = 4  # inputs, on which errors are measured
-
-
-def compile_dynamic(request: CompileRequest) -> CompileResult:
-    """A package of the request's model in bytes as `dynamic_recipe` says. Raises ModelcError."""
-    begun = time.perf_counter()
-    recipe = dynamic_recipe(request)
-    took = time.perf_counter() - begun
-    result = compile_request(replace(request, recipe=recipe))
-    return replace(result, seconds={STAGE: took, **result.seconds})
 
 
 def dynamic_recipe(request: CompileRequest) -> Recipe:
@@ -91,7 +71,7 @@ class Dynamic:
         self.before = priced(self.run, self.plain, [product.name for product in self.products])
 
     def say(self, text: str) -> None:
-        self.request.say(STAGE, text)
+        self.request.say(QUANTIZE, text)
 
     def recipe(self, most: int) -> Recipe:
         """What is in bytes where weights go from -most to most."""
@@ -187,27 +167,10 @@ class Dynamic:
         path = self.folder / "quantized.onnx"
         write_quantized(self.request.path, recipe, path)
         self.say("the quantized model on drawn inputs")
-        wanted, made = (list(runs(model, self.samples, self.run.threads)) for model in (self.plain, path))
-        names = real_outputs(wanted)
-        said = "there are no samples"
-        summary: dict[str, object] = {}
-        if names:
-            summary["error_on_drawn"] = error = rounded(relative_error(made, wanted, names))
-            said += f"; on {len(wanted)} inputs drawn at random the relative error of {', '.join(map(repr, names[:2]))}"
-            said += f"{' and others' * (len(names) > 2)} is {error:.2%}"
+        summary = error_on_drawn(self.plain, path, self.samples, self.run.threads)
         convolutions = _convolutions(self.floats)
         unseen = f"in float32: {convolutions}, which read no rows; --calibrate quantizes them by samples"
-        return {**summary, "said": said, "unseen": [unseen] if convolutions else []}
-
-
-def drawn_inputs(run: Run) -> list[Arrays]:
-    """Inputs of a model at its first set of shapes, drawn as verification draws them; those that are fixed as they
-    are."""
-    graph = run.imported.originals[0]
-    tensors = [TensorInfo(v.name, v.dtype, v.shape) for v in map(graph.value, graph.fed)]
-    roles = roles_of(read_uses(run.model), ())
-    seed = run.config.verify.seed
-    return [{**draw_inputs(tensors, roles, seed, sample), **run.constants} for sample in range(DRAWN)]
+        return {**summary, "unseen": [unseen] if convolutions else []}
 
 
 def _nothing(floats: FloatModel, path: Path) -> str:

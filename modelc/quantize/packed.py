@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from modelc.compile.command import compile_request
 from modelc.compile.pipeline import Run, default_threads
 from modelc.compile.request import CompileRequest, named_target
-from modelc.compile.result import CompileResult
 from modelc.errors import ConfigError, blaming
 from modelc.frontend.quantize.floats import FloatModel, float_model
 from modelc.frontend.quantize.gptq import Inputs, compensated, moves_of
@@ -35,11 +32,9 @@ from modelc.frontend.quantize.products import Product
 from modelc.frontend.quantize.recipe import FLOAT32, INT8
 from modelc.frontend.quantize.weights import BITS, Floats, FourBits, as_bytes
 from modelc.frontend.witness.surgery import save
-from modelc.quantize.by_metric import check_metric
 from modelc.quantize.cut import Cut, Way, cut, ordered
-from modelc.quantize.drop import Drop, real_outputs, relative_error, rounded
-from modelc.quantize.dynamic import STAGE, drawn_inputs
-from modelc.quantize.float_run import run_at_usual_sizes
+from modelc.quantize.drop import Drop, rounded
+from modelc.quantize.float_run import QUANTIZE, drawn_inputs, error_on_drawn, run_at_usual_sizes
 from modelc.quantize.measure import measure_of, unseen
 from modelc.quantize.running import runs, spread
 from modelc.quantize.samples import Arrays, read_samples
@@ -64,26 +59,16 @@ class Form(NamedTuple):
     error: float
 
 
-def compile_packed(request: CompileRequest) -> CompileResult:
-    """A package of the request's model with weights of few bits. Raises ModelcError."""
-    check_metric(request.metric)
+def packed(request: CompileRequest) -> Packing:
+    """What of the request's model is stored in few bits. Raises ModelcError."""
+    assert request.weights is not None
     if request.precision == INT8 or request.recipe is not None:
         raise ConfigError("weights and layers in int8 were asked for: give one of --weights and --precision")
     if request.trade_off:
         raise ConfigError("--trade-off is of layers in bytes: give --precision int8, or leave it out with --weights")
     if request.choices is not None:
         raise ConfigError("--choices says what weights are stored as: give either --weights or --choices")
-    begun = time.perf_counter()
-    packing = packed(request)
-    took = time.perf_counter() - begun
-    result = compile_request(replace(request, recipe=packing))
-    return replace(result, seconds={STAGE: took, **result.seconds})
-
-
-def packed(request: CompileRequest) -> Packing:
-    """What of the request's model is stored in few bits. Raises ModelcError."""
-    assert request.weights is not None
-    request.say(STAGE, f"weights {request.weights}")
+    request.say(QUANTIZE, f"weights {request.weights}")
     with blaming(f"model {request.path}"), TemporaryFolder("packed") as folder:
         packing = packing_of(request.path, request.weights, request.block or BLOCK)
         packer = Packer(request, packing, Path(folder))
@@ -104,7 +89,7 @@ class Packer:
         return self.request.threads or default_threads()
 
     def say(self, text: str) -> None:
-        self.request.say(STAGE, text)
+        self.request.say(QUANTIZE, text)
 
     @cached_property
     def floats(self) -> FloatModel:
@@ -124,9 +109,12 @@ class Packer:
 
     def outputs(self, packing: Packing, samples: list[Arrays]) -> list[Arrays]:
         """Of the model of a Packing."""
-        path = self.folder / "packed.onnx"
-        save(packed_model(self.request.path, packing, self.stored), path)
-        return list(runs(path, samples, self.threads))
+        return list(runs(self.written(packing), samples, self.threads))
+
+    def written(self, packing: Packing) -> Path:
+        """The file of the model of a Packing."""
+        save(packed_model(self.request.path, packing, self.stored), self.folder / "packed.onnx")
+        return self.folder / "packed.onnx"
 
     # --- without samples ------------------------------------------------------------------------------------------
 
@@ -134,14 +122,8 @@ class Packer:
         """The Packing as it is, with the error of its outputs on inputs that are drawn as verification draws them."""
         samples = drawn_inputs(self.run)
         self.say("outputs on drawn inputs")
-        wanted = list(runs(self.plain, samples, self.threads))
-        said, summary = "not measured (there are no samples", dict[str, Any]()
-        if names := real_outputs(wanted):
-            error = rounded(relative_error(self.outputs(self.packing, samples), wanted, names))
-            summary["error_on_drawn"] = error
-            said += f"; on {len(wanted)} inputs drawn at random the relative error of {', '.join(map(repr, names[:2]))}"
-            said += f"{' and others' * (len(names) > 2)} is {error:.2%}"
-        return replace(self.packing, summary={**summary, "said": f"{said})"})
+        summary = error_on_drawn(self.plain, self.written(self.packing), samples, self.threads)
+        return replace(self.packing, summary={**summary, "said": f"not measured ({summary['said']})"})
 
     # --- by samples -----------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from modelc.frontend.quantize.recipe import LayerChoice, Recipe
 from modelc.frontend.quantize.write import terms, write_rounded
 from modelc.package import run_emulated
 from modelc.partition.narrow_products import relative_error
-from modelc.quantize.command import compile_calibrated
+from modelc.quantize.command import compile_quantized
 from modelc.quantize.trials import Halves, Trials
 from modelc.target import load_target
 
@@ -45,7 +45,7 @@ def result(folder: Path) -> CompileResult:
     flags = {"precision": "int8", "database": False, "emit_onnx": folder / "q.onnx"}
     flags |= {"calibrate": folder / "samples.npz", "max_drop": 0.02}
     request = CompileRequest(folder / "m.onnx", BOARD, folder / "p.modelc", **flags)
-    return compile_calibrated(request)
+    return compile_quantized(request)
 
 
 def test_what_bytes_cost_too_much_is_float16(result: CompileResult) -> None:
