@@ -10,12 +10,13 @@ from typing import Any
 
 from modelc import __version__
 from modelc.compile.choices import Choices, check_choices, digest_of, read_choices_file
+from modelc.compile.compilation import default_threads
 from modelc.compile.fixed import Inputs
 from modelc.compile.inputs import applied, as_chosen, made_for
 from modelc.compile.limits import Limits
 from modelc.compile.open_sizes import FoundDiffer, check_one_variant
 from modelc.compile.opening import decides_by_error, may_find, of_several_numbers, open_ranges, open_run
-from modelc.compile.pipeline import Run, default_threads
+from modelc.compile.pipeline import Run
 from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
 from modelc.compile.stages import STAGES, Stages

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.ir.affine import linear
+from modelc.ir.evaluate import evaluate
 from modelc.ir.expr import Expr, Var, conjunction, variables
-from modelc.ir.interpret import DENSE, evaluate
+from modelc.ir.interpret import DENSE
 from modelc.ir.remembering import Remembering
 
 LIMIT = 1 << 21  # points that are enumerated at most

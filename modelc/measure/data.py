@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from modelc.ir.block import Block, Buffer, Task
 from modelc.ir.candidate import Candidate
+from modelc.ir.evaluate import evaluate
 from modelc.ir.expr import DTYPES, Load, Var, loads
-from modelc.ir.interpret import evaluate, run_blocks
+from modelc.ir.interpret import run_blocks
 from modelc.ir.pack import pack_constant
 from modelc.ops import MEANINGS
 from modelc.ops.opaque import index_ranges

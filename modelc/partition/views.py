@@ -19,9 +19,9 @@ import numpy as np
 
 from modelc.ir.affine import Linear, linear, simplify
 from modelc.ir.block import Block, compact_strides
+from modelc.ir.evaluate import evaluate
 from modelc.ir.expr import Const, Expr, Load, Var, op
 from modelc.ir.graph import Graph
-from modelc.ir.interpret import evaluate
 from modelc.ir.layout import Layout, Layouts, channels_last, reordered
 from modelc.partition.pieces import Piece, moved
 

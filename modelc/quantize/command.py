@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from modelc.compile.command import compile_request
-from modelc.compile.pipeline import default_threads
+from modelc.compile.compilation import default_threads
 from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
 from modelc.compile.trade_off import Row

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from modelc.compile.choices import digest_of
+from modelc.compile.compilation import default_threads
 from modelc.compile.inputs import applied
 from modelc.compile.opening import at_usual_sizes
-from modelc.compile.pipeline import Run, default_threads
+from modelc.compile.pipeline import Run
 from modelc.compile.request import CompileRequest
 from modelc.frontend.steering.uses import read_uses
 from modelc.package import TensorInfo

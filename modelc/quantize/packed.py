@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from modelc.compile.pipeline import Run, default_threads
+from modelc.compile.compilation import default_threads
+from modelc.compile.pipeline import Run
 from modelc.compile.request import CompileRequest, named_target
 from modelc.errors import ConfigError, blaming
 from modelc.frontend.quantize.floats import FloatModel, float_model

@@ -8,7 +8,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from modelc.compile.pipeline import Run, default_threads
+from modelc.compile.compilation import default_threads
+from modelc.compile.pipeline import Run
 from modelc.compile.request import CompileRequest
 from modelc.errors import ConfigError
 from modelc.frontend.quantize.equalise import smoothable

@@ -11,9 +11,9 @@ import pytest
 from onnx import helper
 
 import modelc
+from modelc.ir.evaluate import evaluate
 from modelc.ir.expr import DTYPES, NARROW, NARROW_FLOATS, Const, Load, Op, Var, show
 from modelc.ir.expr_syntax import parse
-from modelc.ir.interpret import evaluate
 from modelc.ops.narrow import FORMATS, bits, decoded, encoded, limits_of, wide_of
 from modelc.runtime import as_bits
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from three_ways import task_of
 
 from modelc.ir.block import Block, Buffer, Task
+from modelc.ir.evaluate import evaluate
 from modelc.ir.expr import DTYPES, Expr, conjunction
-from modelc.ir.interpret import evaluate, run_block
+from modelc.ir.interpret import run_block
 from modelc.ir.layout import Layout
 from modelc.ir.pack import pack_constant
 from modelc.ir.text import parse_block

@@ -19,7 +19,7 @@ from three_ways import check, task_of
 from modelc.errors import InvalidIR
 from modelc.ir.block import Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
-from modelc.ir.interpret import evaluate
+from modelc.ir.evaluate import evaluate
 from modelc.ir.layout import Layout
 from modelc.ir.loop import ROOT, Inside, Loop
 from modelc.ir.nest import For, Leaf, Nest, Prefetch, Stmt, without_hints

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_strategies import quasi_affine
 
+from modelc.ir.evaluate import evaluate
 from modelc.ir.expr import Const, Expr, Load, Op, Var, op
-from modelc.ir.interpret import evaluate
 from modelc.ir.text import parse_task
 from modelc.space.analysis.boxes import Span, box, placed_domains, whole
 from modelc.space.analysis.conditions import clipped, decided, inside, simplified

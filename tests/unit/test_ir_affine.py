@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from ir_strategies import quasi_affine
 
 from modelc.ir.affine import bounds, linear, offset, simplify
+from modelc.ir.evaluate import evaluate
 from modelc.ir.expr import Const, Op, Var, show, substitute
 from modelc.ir.expr_syntax import parse
-from modelc.ir.interpret import evaluate
 
 quick = settings(max_examples=60, deadline=None)
 ranges_strategy = st.dictionaries(st.sampled_from(["i", "j", "k"]), st.integers(1, 6), min_size=1)

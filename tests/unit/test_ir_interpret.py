@@ -10,6 +10,7 @@ from nest_texts import parse_nest
 
 from modelc.ir import interpret
 from modelc.ir.block import Buffer
+from modelc.ir.evaluate import values_of
 from modelc.ir.expr import Const, Load, Var
 from modelc.ir.interpret import garbage, run_block, run_blocks, run_nest, view
 from modelc.ir.layout import Layout
@@ -118,7 +119,7 @@ def test_what_values_share_is_computed_once():
 
     both = [Load("x", (Var("i"),)) * Const(3.0, "float32") + Load("y", (Var("i"),)) for _ in range(2)]
     buffers = Counting(x=np.arange(4, dtype=np.float32), y=np.ones(4, np.float32))
-    first, second = interpret.values_of([both[0] - both[1], both[1]], {"i": np.arange(4)}, buffers)
+    first, second = values_of([both[0] - both[1], both[1]], {"i": np.arange(4)}, buffers)
     assert (first == 0).all() and second.tolist() == [1.0, 4.0, 7.0, 10.0]
     assert sorted(buffers.asked) == ["x", "y"]
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from ir_strategies import layouts
 
 from modelc.ir.affine import simplify
+from modelc.ir.evaluate import evaluate
 from modelc.ir.expr import Const, Var, show
-from modelc.ir.interpret import evaluate
 from modelc.ir.layout import Layout, Primitive, reordered
 
 quick = settings(max_examples=40, deadline=None)

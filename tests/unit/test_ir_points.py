@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from ir_strategies import quasi_affine
 
 from modelc.ir import points
+from modelc.ir.evaluate import evaluate
 from modelc.ir.expr import Const, Op, Var
 from modelc.ir.expr_syntax import parse
-from modelc.ir.interpret import evaluate
 from modelc.ir.points import TooLarge, boxes, common, disjoint, image, remainder
 
 quick = settings(max_examples=40, deadline=None)

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelc.ir.block import AGGREGATIONS, AnyBlock, Block, OpaqueBlock
+from modelc.ir.evaluate import evaluate, walked
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, conjunction, loads, operations
-from modelc.ir.interpret import evaluate, walked
 from modelc.partition.narrow_products import SMALLEST
 from modelc.verify.kernels.definitions import Definitions, Order
 from modelc.verify.kernels.elements import (

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from modelc.ir.affine import Linear, linear
 from modelc.ir.block import Block
+from modelc.ir.evaluate import evaluate
 from modelc.ir.expr import Load, Var, loads
-from modelc.ir.interpret import evaluate
 
 Array = NDArray[Any]
 Index = tuple[Array, ...]
