@@ -20,15 +20,16 @@ from tiny_package import skip_without_tools
 import modelc
 from modelc.codegen import kernels
 from modelc.codegen.kernel import Kernel, KernelStep
-from modelc.compile import pipeline
 from modelc.compile.choices import read_choices_file
 from modelc.compile.command import compile_request
 from modelc.compile.config import load_config, parse_config
+from modelc.compile.pipeline import Run
 from modelc.compile.request import CompileRequest
 from modelc.compile.stages import STAGES
 from modelc.errors import ConfigError, ModelError, PackageError, ToolchainError, VerificationError
 from modelc.package import read_package
 from modelc.passes import SIMPLIFY
+from modelc.space.choose import Schedules
 from modelc.target import load_target
 
 DEFAULT = load_config()
@@ -72,7 +73,7 @@ def test_choices_rebuild_the_package_byte_for_byte_without_scheduling(tmp_path, 
         raise AssertionError("something was scheduled")
 
     small.package()
-    monkeypatch.setattr(pipeline.Schedules, "chosen", refuse)
+    monkeypatch.setattr(Schedules, "chosen", refuse)
     again = tmp_path / "net.modelc"
     modelc.compile(small.model(), output=again, choices=small.package() / "choices.json", cache=False)
     assert digests(again) == digests(small.package())
@@ -282,7 +283,7 @@ def test_without_an_emulator_a_cross_compiled_package_needs_no_verify(tmp_path, 
 
 
 def test_kernels_in_c_become_objects() -> None:
-    run = pipeline.Run(small.model(), "", load_target("native"), DEFAULT, ({},), 1)
+    run = Run(small.model(), "", load_target("native"), DEFAULT, ({},), 1)
     source = "void k_c(int *x, unsigned char *scratch, int begin, int end) { *x = begin; }"
     kernel = Kernel("k_c", None, source, (KernelStep("k_c", ("x",), frozenset(), 1, 0),), ())
     assert run.object_of(kernel)[:4] == b"\x7fELF" and run.object_of(kernel) == run.object_of(kernel)
