@@ -40,7 +40,7 @@ def trees(attrs: Mapping[str, Any], inputs: Sequence[Tensor], outputs: Sequence[
 {_samples(attrs, features, block, C_TYPES[real])}\
         for (int64_t k = 0; k < rows * {targets}; k++) y[k] = {first};
         for (int32_t tree = 0; full && tree < {roots}; tree++) {{
-            const int32_t *root = x3 + 3 * tree, least = root[1], most = root[2];
+            const int32_t *root = x3 + 3 * tree, shallowest = root[1], deepest = root[2];
             for (int64_t r = 0; r < full; r += {LANES}) {{
                 const {C_TYPES[real]} *x = block + r * {columns};
 {together}\
@@ -49,11 +49,11 @@ def trees(attrs: Mapping[str, Any], inputs: Sequence[Tensor], outputs: Sequence[
         }}
         for (int32_t tree = 0; full < rows && tree < {roots}; tree += {LANES}) {{
             const int count = {roots} - tree < {LANES} ? {roots} - tree : {LANES};
-            int32_t least = INT32_MAX, most = 0;
+            int32_t shallowest = INT32_MAX, deepest = 0;
             for (int l = 0; l < count; l++) {{
                 const int32_t *root = x3 + 3 * (tree + l);
-                least = root[1] < least ? root[1] : least;
-                most = root[2] > most ? root[2] : most;
+                shallowest = root[1] < shallowest ? root[1] : shallowest;
+                deepest = root[2] > deepest ? root[2] : deepest;
             }}
             for (int64_t r = full; r < rows; r++) {{
                 const {C_TYPES[real]} *x = block + r * {columns};
@@ -74,14 +74,14 @@ def _samples(attrs: Mapping[str, Any], features: int, block: int, real: str) -> 
     is asked about."""
     if not attrs["filled"]:
         return f"        const {real} *block = x0 + row * {features};\n"
-    other = "-INFINITY" if attrs["code"] & LESS else "INFINITY"
+    infinity = "-INFINITY" if attrs["code"] & LESS else "INFINITY"
     return f"""\
         {real} *block = ({real} *)scratch;
         for (int64_t r = 0; r < rows; r++)
             for (int64_t f = 0; f < {features}; f++) {{
                 const {real} value = x0[(row + r) * {features} + f];
                 block[r * {2 * features} + f] = value;
-                block[r * {2 * features} + {features} + f] = value == value ? value : {other};
+                block[r * {2 * features} + {features} + f] = value == value ? value : {infinity};
             }}
 """
 
@@ -94,10 +94,10 @@ def _descent(sample: Callable[[int], str], root: Callable[[int], str], below: in
     moves = [f"{gap}moved |= x1[at_{l}] >> {below};\n" for l in range(LANES)]
     return f"""\
 {"".join(starts)}\
-                for (int32_t step = 0; step < least; step++) {{
+                for (int32_t step = 0; step < shallowest; step++) {{
 {"".join(steps)}\
                 }}
-                for (int64_t step = least, moved = 1; moved && step < most; step++) {{
+                for (int64_t step = shallowest, moved = 1; moved && step < deepest; step++) {{
                     moved = 0;
 {"".join(f"{move}{step}" for move, step in zip(moves, steps, strict=True))}\
                 }}

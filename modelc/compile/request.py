@@ -286,10 +286,10 @@ class CompileRequest(Request):
         "with three arguments also of the float model's outputs (default: by what outputs look like: classes, boxes or "
         "neighbours that agree, cosine, relative error). The file is executed.",
         "FILE.py:FUNCTION",
-        doc="A function `metric(outputs, sample)`, which scores a model's outputs: larger is better. Both arguments "
-        "map names to arrays; the sample has the labels of the data, too. A function of three arguments is also given "
-        "the float model's outputs. Or FILE.py:FUNCTION; the file is executed. Default: by what outputs look like, the "
-        "share of classes, boxes or neighbours that agree, the cosine, or the relative error.",
+        doc="A score of a model's outputs, `metric(outputs, sample)`: larger is better. Both arguments map names to "
+        "arrays; the sample has the labels of the data, too. A third argument gets the float model's outputs. Or "
+        "FILE.py:FUNCTION; the file is executed. Default, by the kind of output: agreement of classes, boxes or "
+        "nearest neighbours, the cosine, or the relative error.",
         yaml="model",
     )
     max_drop: float | None = option(

@@ -58,6 +58,7 @@ def narrow_of(constant: Array) -> Narrow | None:
 
 
 def _whole_times_factors(constant: Array, axes: tuple[int, ...]) -> Narrow | None:
+    """The constant as whole numbers with a factor for each index of the `axes`; None where it is none of that kind."""
     others = [dim for dim in range(constant.ndim) if dim not in axes]
     ordered = constant.transpose(*axes, *others)
     slices = ordered.reshape(prod(ordered.shape[: len(axes)]), -1)
@@ -72,10 +73,11 @@ def _whole_times_factors(constant: Array, axes: tuple[int, ...]) -> Narrow | Non
         numbers[k] = np.rint(row / step)
     if np.signbit(slices[slices == 0]).any():  # whole numbers have no zero with a sign
         return None
-    kinds = (dtype for dtype in (np.int8, np.uint8) if np.iinfo(dtype).min <= numbers.min() <= numbers.max())
-    fitting = next((dtype for dtype in kinds if numbers.max() <= np.iinfo(dtype).max), np.int16)
-    whole = numbers.astype(fitting)
-    return Narrow(whole.reshape(ordered.shape).transpose(np.argsort([*axes, *others])), factors, axes)
+    low, high = numbers.min(), numbers.max()
+    dtypes = (np.iinfo(dtype) for dtype in (np.int8, np.uint8, np.int16))
+    narrowest = next(info.dtype for info in dtypes if info.min <= low and high <= info.max)
+    in_order = numbers.astype(narrowest).reshape(ordered.shape).transpose(np.argsort([*axes, *others]))
+    return Narrow(in_order, factors, axes)
 
 
 def _step_of(row: Array) -> Any:

@@ -104,6 +104,7 @@ modelc_status mc_made_open(modelc_handle *handle) {
     } else {
         mc_frame frame = {.params = handle->params, .made = made.memory};
         if (!made.handles++) {
+            const uint64_t saved = mc_float_enter(mc_the_model.flush_denormals); /* as in a run, whatever the program has */
             mc_lock(handle);
             for (int32_t i = 0; i < mc_the_model.made_count; i++) {
                 const mc_step step = {.run = make, .extent = (int32_t)mc_the_model.made[i].outer * blocks_of(&mc_the_model.made[i])};
@@ -111,6 +112,7 @@ modelc_status mc_made_open(modelc_handle *handle) {
                 mc_run_shared(handle, &step, &frame);
             }
             mc_unlock(handle);
+            mc_float_leave(saved);
         }
         handle->made = made.memory;
     }

@@ -1,4 +1,4 @@
-"""Bytes out of a table of 256 that is constant: permutations of the registers that hold it, or loads.
+"""Bytes out of a constant table of 256: by permutations of its registers, or by loads.
 
                   numbers at once   registers   how
 x86, AVX-512      16 of 32 bits     4           vpermt2d finds the word of a byte, a shift the byte in it
@@ -72,12 +72,12 @@ def _kind(lanes: int, bits: int) -> str:
 
 def _constant(numbers: NDArray[Any], bits: int) -> str:
     """Bytes as a vector of numbers of so many bits."""
-    whole = np.ascontiguousarray(numbers, np.uint8).view(f"<u{bits // 8}")
-    return f"<{', '.join(f'i{bits} {number}' for number in whole.tolist())}>"
+    words = np.ascontiguousarray(numbers, np.uint8).view(f"<u{bits // 8}")
+    return f"<{', '.join(f'i{bits} {word}' for word in words.tolist())}>"
 
 
 def _permuted(lanes: int, bits: int, name: str, registers: int) -> Form:
-    """By an instruction `name` that permutes words of so many bits: those of two registers, or of one."""
+    """By the instruction `name`, a permutation of words of so many bits in two registers, or in one."""
     kind, each, held = _kind(lanes, bits), bits // 8, registers * lanes * bits // 8
 
     def form(t: Text, x: str, table: Table) -> str:
@@ -109,9 +109,11 @@ def _by_rows(t: Text, x: str, table: Table) -> str:
     for half in table.reshape(2, 8, 16):
         index = t.let(f"xor {kind} {x}, splat (i8 -128)") if total else x
         for k, row in enumerate(half):
-            own = row ^ half[k - 1] if k else row
+            difference = row ^ half[k - 1] if k else row
             index = t.intrinsic("llvm.ssub.sat.v32i8", kind, (kind, index), (kind, "splat (i8 16)")) if k else index
-            picked = t.intrinsic("llvm.x86.avx2.pshuf.b", kind, (kind, _constant(np.tile(own, 2), 8)), (kind, index))
+            picked = t.intrinsic(
+                "llvm.x86.avx2.pshuf.b", kind, (kind, _constant(np.tile(difference, 2), 8)), (kind, index)
+            )
             total = t.let(f"xor {kind} {total}, {picked}") if total else picked
     return total
 
@@ -157,8 +159,8 @@ def _function(name: str, lanes: int, table: Table) -> str:
         if lanes == count:
             total = part
             continue
-        own = [k - first if first <= k < first + count else -1 for k in range(lanes)]
-        part = t.shuffled("i32", count, part, "poison", own)
+        places = [k - first if first <= k < first + count else -1 for k in range(lanes)]
+        part = t.shuffled("i32", count, part, "poison", places)
         merged = [k if k < first else lanes + k for k in range(lanes)]
         total = t.shuffled("i32", lanes, total, part, merged) if first else part
     return _text(name, result, [*t.lines, f"ret {result} {total}"], sorted(t.declared))

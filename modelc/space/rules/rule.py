@@ -39,18 +39,13 @@ class Sums:
     parts_dtype: str
     parts: Callable[[], NDArray[Any]]
 
-    @property
-    def terms(self) -> list[list[tuple[int, float]]]:
-        """Of each sum, the parts and their factors."""
-        return [[(k, float(x)) for k, x in enumerate(row) if x] for row in self.matrix]
-
     def whole(self) -> NDArray[Any]:
         """The sums."""
         parts = self.parts()
         others = parts.shape[len(self.taps) :]
         flat = parts.reshape(prod(self.taps), -1)
         result = np.zeros((prod(self.points), flat.shape[1]), self.dtype)
-        terms = self.terms
+        terms = [[(k, float(x)) for k, x in enumerate(row) if x] for row in self.matrix]  # of each sum
         for start in range(0, flat.shape[1], SUMMED):
             columns = slice(start, start + SUMMED)
             real = flat[:, columns].astype(np.float64)
