@@ -17,7 +17,7 @@ from modelc.frontend.quantize.write import write_quantized
 from modelc.frontend.witness.surgery import save
 from modelc.quantize.drop import rounded
 from modelc.quantize.float_run import QUANTIZE, drawn_inputs, error_on_drawn, run_at_usual_sizes
-from modelc.quantize.price import PER_SIZE, limits_of_weights, priced, require_bytes
+from modelc.quantize.price import PER_SIZE, limits_of_weights, priced, require_bytes, with_rounding
 from modelc.quantize.running import runs
 from modelc.quantize.tables import MOST_ERROR, TOO_FAR, Tables
 from modelc.scratch import TemporaryFolder
@@ -38,7 +38,7 @@ def dynamic_recipe(request: CompileRequest) -> Recipe:
 
 
 @dataclass(frozen=True)
-class Priced:
+class Prices:
     """Estimated seconds: of the run in float32; of each product in float32, and in bytes with its part of what rounding
     the rows takes that it reads."""
 
@@ -100,7 +100,7 @@ class Dynamic:
         seconds = {"float32_seconds": rounded(prices.whole), "int8_seconds": rounded(prices.whole + lost)}
         return replace(recipe, summary={**self.judged(recipe), **seconds})
 
-    def slower(self, prices: Priced, names: set[str]) -> dict[str, str]:
+    def slower(self, prices: Prices, names: set[str]) -> dict[str, str]:
         """Those that bytes slow down by more than their weights are worth, each by itself and then with all that read
         the same rows."""
         sizes = {product.name: product.size for product in self.products}
@@ -144,23 +144,18 @@ class Dynamic:
             errors[name] = (squares / size) ** 0.5 if size > 0 else float(squares > 0)
         return errors
 
-    def prices(self, most: int) -> Priced:
+    def prices(self, most: int) -> Prices:
         """What every product takes in bytes, beside float32."""
         self.say("the price of bytes")
         layers = [LayerChoice(product.name, DYNAMIC, 0, 0, 0) for product in self.products]
         layers += [LayerChoice(table.name, TABLE, 0, 0, 0) for table in self.tables.every]
         path = self.folder / "narrow.onnx"
         model = write_quantized(self.request.path, Recipe(tuple(layers), {}, largest_weight=most), path)
-        readers = dict[str, list[str]]()
-        for product in self.products:
-            readers.setdefault(product.x, []).append(product.name)
-        rounding = {node: x for node, x in rounding_nodes(model).items() if x in readers}
-        seconds = priced(self.run, path, [*self.before.layers, *rounding]).layers
-        narrow = {name: seconds[name] for name in self.before.layers}
-        for node, x in rounding.items():
-            for name in readers[x]:
-                narrow[name] += seconds[node] / len(readers[x])
-        return Priced(self.before.whole, self.before.layers, narrow)
+        reads = {product.name: product.x for product in self.products}
+        rounding = {node: x for node, x in rounding_nodes(model).items() if x in reads.values()}
+        seconds = priced(self.run, path, [*reads, *rounding]).layers
+        narrow = with_rounding(seconds, reads, rounding)
+        return Prices(self.before.whole, self.before.layers, narrow)
 
     def judged(self, recipe: Recipe) -> dict[str, object]:
         """What the whole is off on the drawn inputs."""

@@ -4,7 +4,7 @@ more."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -103,10 +103,18 @@ def priced_rows(run: Run, ranged: Path, by_row: Path, layers: Sequence[Layer]) -
     rounding = rounding_nodes_of(by_row)
     rounding |= {f"{layer.rounded}/{part}": layer.x for layer in layers for part in ("quantize", "dequantize")}
     more = priced_more(run, ranged, by_row, [*(layer.name for layer in layers), *rounding])
-    readers, behind = Counter(layer.x for layer in layers), dict.fromkeys(rounding.values(), 0.0)
+    return with_rounding(more, {layer.name: layer.x for layer in layers}, rounding)
+
+
+def with_rounding(
+    seconds: Mapping[str, float], reads: Mapping[str, str], rounding: Mapping[str, str]
+) -> dict[str, float]:
+    """The seconds of each layer with its part of what the nodes `rounding` take, which round the rows of a value for
+    all layers that read it; `reads` says which value each layer reads."""
+    readers, of_rounding = Counter(reads.values()), defaultdict[str, float](float)
     for node, x in rounding.items():
-        behind[x] += more[node]
-    return {layer.name: more[layer.name] + behind[layer.x] / readers[layer.x] for layer in layers}
+        of_rounding[x] += seconds[node]
+    return {layer: seconds[layer] + of_rounding[x] / readers[x] for layer, x in reads.items()}
 
 
 def layer_of(task: Task, layers: Collection[str]) -> str | None:
