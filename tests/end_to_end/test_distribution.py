@@ -58,7 +58,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("distribution")
     (archive,) = build(ROOT, folder / "sdist", "-t", "sdist")
     with tarfile.open(archive) as tar:
-        tar.extractall(folder / "unpacked", filter="data")
+        checked = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # early patches of Python 3.10, 3.11
+        tar.extractall(folder / "unpacked", **checked)
     (source,) = (folder / "unpacked").iterdir()
     (wheel,) = build(source, folder / "wheel", "-t", "wheel")
     return Built(wheel, archive)

@@ -1,7 +1,8 @@
 """What wrong packages are made of: a right one, and all that it was compiled from.
 
 Models are named as their files are (MODELS/NAME.onnx, with the shapes of tests/models.yaml), or as the small ones that
-are built here, or graph-SEED for a random one (random_graphs.py); NAME:bf16 and NAME:f16 are compiled so.
+are built here, or graph-SEED for a random one (random_graphs.py); NAME:bf16 and NAME:f16 are compiled so, and NAME:int8
+is quantized without samples first.
 """
 
 from __future__ import annotations
@@ -17,16 +18,21 @@ import onnx
 from networks import Network, batch_norm, classifier, conv
 from onnx import helper
 from random_graphs import draw
+from small_encoder import encoder
 from trained_models import catalogue, shapes_of
 
 from modelc.compile.choices import digest_of
 from modelc.compile.config import load_config
 from modelc.compile.pipeline import Run
 from modelc.compile.programs import Programs
+from modelc.compile.request import CompileRequest
 from modelc.errors import ModelError
+from modelc.frontend.quantize.recipe import INT8
+from modelc.frontend.quantize.write import write_quantized
 from modelc.frontend.steering.flags import steered
 from modelc.package import PackageSpec
 from modelc.plan.program import Compiled
+from modelc.quantize.dynamic import dynamic_recipe
 from modelc.target import Target
 from modelc.verify.kernels.blueprint import Blueprint
 
@@ -50,8 +56,14 @@ class Subject:
         model = _file_of(stem, models, folder)
         constants = catalogue().get(stem, {}).get("constant", {})
         steering = steered(model, tuple(shapes_of(stem)), constants=constants)
+        digest, recipe = digest_of(model), None
+        if precision == INT8:
+            shapes = dict(steering.shapes[0]) if steering.shapes else {}
+            recipe = dynamic_recipe(CompileRequest(model, target, shapes=shapes, precision=INT8))
+            precision, float_model, model = "", model, folder / f"{stem}-int8.onnx"
+            write_quantized(float_model, recipe, model)
         config = load_config().allowing(precision=precision or "f32")
-        run = Run(model, digest_of(model), target, config, steering.shapes, constants=steering.constants)
+        run = Run(model, digest, target, config, steering.shapes, constants=steering.constants, recipe=recipe)
         programs = run.programs()
         compiled = run.kernels(programs.rounded)
         spec = run.spec(programs, compiled)
@@ -64,9 +76,11 @@ def _file_of(stem: str, models: Path, folder: Path) -> Path:
         path = folder / f"{stem}.onnx"
         onnx.save(SMALL[stem]() if stem in SMALL else draw(int(seed))[0], path)
         return path
+    if stem == "encoder":
+        return encoder(folder / "encoder.onnx")
     path = models / f"{stem}.onnx"
     if not path.exists():
-        raise ModelError(f"there is no model {path}; built here are {', '.join(SMALL)}, and graph-SEED")
+        raise ModelError(f"there is no model {path}; built here are {', '.join(SMALL)}, encoder, and graph-SEED")
     return path
 
 
@@ -245,3 +259,4 @@ SMALL: dict[str, Callable[[], onnx.ModelProto]] = {
     "halves": halves,
     "control": control,
 }
+DEFAULT = (*SMALL, "encoder:int8")

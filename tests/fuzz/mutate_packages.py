@@ -1,4 +1,4 @@
-"""A mutation test of `verify`: python tests/fuzz mutants [MODEL[:bf16|:f16]...] [--mutants N] [--false-alarms N]
+"""A mutation test of `verify`: python tests/fuzz mutants [MODEL[:bf16|:f16|:int8]...] [--mutants N] [--false-alarms N]
 
 Of each model, a right package is made, and N wrong ones (mutants.py), each drawn from the seed and its number: a
 constant that is scaled or swapped, a kernel without its rectifier, its bias, a tap at one border, the last iteration of
@@ -32,7 +32,7 @@ from pathlib import Path
 from zlib import crc32
 
 import numpy as np
-from mutant_subjects import SMALL, Subject
+from mutant_subjects import DEFAULT, Subject
 from mutant_truth import Moved, Truth
 from mutants import mutant
 from repository import ROOT
@@ -166,7 +166,7 @@ def show(result: Result) -> str:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", metavar="MODEL", nargs="*", default=list(SMALL), help="default: small ones")
+    parser.add_argument("names", metavar="MODEL", nargs="*", default=list(DEFAULT), help="default: small ones")
     parser.add_argument("--mutants", metavar="N", type=int, default=20, help="wrong packages of each model")
     parser.add_argument("--only", metavar="K", type=int, nargs="+", help="the wrong packages of these numbers")
     parser.add_argument("--seed", metavar="S", type=int, default=0)
