@@ -1,6 +1,6 @@
 """What parameters take beside their models' files, and what it costs: compiles each model as it is by default (or
 within `--limit`), and as fast as can be with all sums of weights stored; times both packages by turns, and their
-opening.
+opening. A model of tests/models.yaml whose constants are given there has the shapes given there too.
 
     python scripts/params_table.py [--target NAME] [--limit 1.0x] [--threads N] models/resnet50-arc.onnx ..."""
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 
 import paths  # noqa: F401
+from trained_models import catalogue, shapes_of
 
 import modelc
 from modelc.errors import ModelcError
@@ -34,10 +35,12 @@ def opening_ms(package: Path, threads: int) -> float:
 
 def row(path: Path, target: str | None, limit: str, threads: int) -> tuple[str, float, float]:
     """A line of the table, parameters beside the file, and the time beside the fastest."""
+    constants = catalogue().get(path.stem, {}).get("constant")
+    given = {"shapes": shapes_of(path.stem)[0], "constants": constants} if constants else {}
     with tempfile.TemporaryDirectory() as name:
         small, fastest = Path(name, "small.modelc"), Path(name, "fastest.modelc")
-        made = modelc.compile(path, target, small, verify=False, max_params=limit)
-        stored = modelc.compile(path, target, fastest, verify=False, params="stored", max_params="100x")
+        made = modelc.compile(path, target, small, verify=False, max_params=limit, **given)
+        stored = modelc.compile(path, target, fastest, verify=False, params="stored", max_params="100x", **given)
         times = modelc.bench(small, against=[str(fastest)], seconds=SECONDS, threads=threads)
         slower = 1 / times["ratio"][str(fastest)]
         opened = [f"{opening_ms(package, threads):.0f}" for package in (fastest, small)]
