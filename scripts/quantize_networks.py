@@ -33,6 +33,7 @@ from PIL import Image
 from rich.table import Table
 
 from modelc.cli.terminal import err, out
+from modelc.frontend.quantize.recipe import DYNAMIC, INT8, TABLE
 from modelc.package import read_package
 from modelc.verify.bench import alternating, beside
 from modelc.verify.check import drawn
@@ -179,8 +180,9 @@ def measure(name: str, model: Path, made: Mapping[str, Any], threads: int, secon
 
 
 def row(name: str, made: Mapping[str, Any], ratios: Mapping[str, float]) -> list[str]:
-    layers, summary = made["quantized"]["layers"], made["quantized"]["summary"]
-    narrow = sum(layer["dtype"] == "int8" for layer in layers)
+    summary = made["quantized"]["summary"]
+    layers = [layer for layer in made["quantized"]["layers"] if layer["dtype"] != TABLE]
+    narrow = sum(layer["dtype"] in (INT8, DYNAMIC) for layer in layers)
     sizes = (read_package(made[key]).manifest.params_bytes / 1e6 for key in ("f32", "int8"))
     return [
         name,
