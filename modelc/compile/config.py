@@ -65,7 +65,7 @@ SECTIONS: Mapping[str, Any] = {
 }
 LATER: Mapping[str, Mapping[str, Any]] = {  # keys that configurations, and choices, of before them lack
     "inputs": {"states": {}, "bounds": {}},
-    "schedule": {"strassen": False},
+    "schedule": {"strassen": False, "parts": False},
     "codegen": {"params": "auto"},
     "verify": {"check": "default", "f16": asdict(F16)},
 }

@@ -13,7 +13,8 @@
     {"keep": {"path": "m.modelc", "feeds": ["in0.npz"], "outputs": ["out0.npz"], "about": {"variant": 0, ...}}}
                                           what runs that were judged were given and made, as Judged (habits.py) says; {}
     {"run again": {"setting": [2, true, 1, 20, 0.5]}}   runs a package on that; {"made": 20, "differs": ""}
-    {"time": {"seconds": 0.5}}            runs on the inputs of the last `run`; {"ms": [2.1, 2.0, ...]}
+    {"time": {"seconds": 0.5}}            runs on the inputs of the last `run`; {"ms": [2.1, 2.0, ...]} once its threads
+                                          are at rest: the next engine has all cores
     {"steps": {"seconds": 0.5, "variant": 0}}   runs; medians of what each step of a package took; {"ms": [0.3, ...]}
 
 A process of its own, because ONNX Runtime heeds set_denormal_as_zero in a process's first session alone, because a
@@ -54,6 +55,7 @@ from modelc.verify.habits import Habits, Judged, Setting, shifted
 
 HEAD = struct.Struct("<I")  # of a message to whom forks engines: the bytes of JSON that follow
 FILES = 4
+STEP_OF_REST, LONGEST_REST = 0.004, 0.5  # seconds
 Arrays = dict[str, NDArray[Any]]
 Run = Callable[[Arrays], Arrays]
 
@@ -180,14 +182,25 @@ def run_each(run: Run, runs: Sequence[tuple[Sequence[str], str]], at_once: int) 
 
 
 def timed(run: Run, inputs: Arrays, seconds: float) -> list[float]:
-    """Milliseconds of every run until `seconds` are over, at least one."""
+    """Milliseconds of every run until `seconds` are over, at least one; returns when the threads are at rest."""
     times: list[float] = []
     end = time.perf_counter() + seconds
     while not times or time.perf_counter() < end:
         start = time.perf_counter()
         run(inputs)
         times.append(1e3 * (time.perf_counter() - start))
+    rest()
     return times
+
+
+def rest() -> None:
+    """Waits until no thread of this process computes: ONNX Runtime's go on asking for work for 40 ms after a run."""
+    end = time.perf_counter() + LONGEST_REST
+    while time.perf_counter() < end:
+        before = time.process_time()
+        time.sleep(STEP_OF_REST)
+        if time.process_time() - before < STEP_OF_REST / 4:
+            return
 
 
 def steps_timed(package: runtime.Model, inputs: Arrays, seconds: float, variant: int) -> list[float]:

@@ -88,6 +88,11 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
         moving[:, level_of(place, len(moved))] += reduce_sum(m * slower) / (1e9 * bandwidth)
     near = min(1, len(target.caches) - 1)  # the level that panels are fetched into
     demanded = cost.unhinted_ratio * reduce_sum(packed * ~fetched * moved[near]) / (1e9 * bandwidths[near])
+    for s in (k for k, o in enumerate(operands) if o.in_place):
+        begun = _begun_again(cost, footprints[s], depth)
+        for level in range(near, len(moved)):
+            once = 0.0 if level == len(moved) - 1 else inside[s, -1]  # a copy would wait for these as well
+            demanded = demanded + begun * np.maximum(0.0, moved[level][s] - once) / (1e9 * bandwidths[level])
     tiles = np.prod(trips[inner:], axis=0)
     near_by = [waiting_cycles(cost, _inside(footprints[s], inner), tiles, moved[0][s] / line) for s in unpacked]
     cycles = kernel_cycles(tiled, population.rows, population.vectors)
@@ -136,6 +141,14 @@ def _far_runs(operand: Operand, touched: Footprint, boxes: Ints, cost: CostParam
     """The same footprint, in which lines less than a page apart are of one run."""
     pages = footprint(operand.reach, boxes.reshape(-1, boxes.shape[2]), int(cost.page_bytes))
     return replace(touched, runs=pages.runs.reshape(touched.runs.shape))
+
+
+def _begun_again(cost: CostParameters, touched: Footprint, depth: Ints) -> Floats:
+    """The part of an operand's lines that nothing prefetches: the first ones of rows that one panel of vectors, inside
+    the loops `depth` [P], reads a piece of. As many rows as `streams` go on in the next panel."""
+    each = np.arange(len(depth))
+    rows, lines = touched.runs[depth, each], touched.lines[depth, each]
+    return np.asarray(np.clip(rows / (2 * cost.streams) - 1, 0.0, 1.0) * rows / lines, np.float64)
 
 
 def _inside(touched: Footprint, loop: int, which: NDArray[np.intp] | slice = slice(None)) -> Footprint:

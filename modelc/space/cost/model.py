@@ -54,7 +54,8 @@ class Operand:
     times: float
     computed: bool  # and not a constant
     packed: bool = False  # a constant, stored in the order of the register tiles: it was not near before
-    unpacked: bool = False  # computed, and its vectors are read where they lie
+    in_place: bool = False  # computed, and its vectors are read where they lie
+    unpacked: bool = False  # and they lie so far apart that a copy of them may pay
 
     @property
     def written(self) -> bool:
@@ -187,9 +188,10 @@ def model_of(tiled: Tiled) -> Model:
     operands = []
     for read in tiled.reads:
         wide, constant = read.strides[tiled.vector] != 0, read.load.buffer in tiled.task.constants
-        unpacked = wide and tiled.unpacked and tiled.task.buffer(read.load.buffer) not in tiled.task.locals
+        in_place = wide and not constant and tiled.task.buffer(read.load.buffer) not in tiled.task.locals
         reached = reach(tiled.task, read.load, iters, dense=wide and constant)
-        operands.append(Operand(reached, 1.0, not constant, wide and constant, unpacked and not constant))
+        packed, unpacked = wide and constant, in_place and tiled.unpacked
+        operands.append(Operand(reached, 1.0, not constant, packed, in_place, unpacked))
     boundary = {*tiled.task.inputs, *tiled.task.outputs}
     later = afterwards(tiled.task, tiled.result)
     names = iterators(anchor, [*tiled.consumers, *later])
@@ -206,6 +208,7 @@ def _parallel_loops(tiled: Tiled) -> tuple[Loop | None, ...]:
     """Loops over whole iterators; none where there is too little work, or one core."""
     knobs = TiledKnobs(tuple((n, 1) for n in tiled.inside), 1, 1, True, None)
     loops = [m for m in tiled.macro_loops(knobs) if not m.level and tiled.ranges[m.iterator] > 1]
+    loops = [m for m in loops if m.iterator != tiled.turns]
     serial = tiled.target.cores == 1 or prod(tiled.ranges.values()) < SERIAL_POINTS
     return (None,) if serial or not loops else tuple(loops)
 

@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from modelc.ir.block import Block, Buffer, Iter, Task
 from modelc.ir.expr import Const, Expr, Load, Var, op, select, substitute
+from modelc.ir.sizes import is_sized
 from modelc.space.rules.rule import DoesNotApply, exchanged, fresh, plain_block, replaced
 
 NAMES = {
@@ -41,9 +42,8 @@ def rfactor_rule(task: Task, block: str, iter: str, size: int, parts: str, count
     alone = all(i is split or i.extent == 1 for i in whole.reduction)
     if not part or (part * count != split.extent and (not alone or whole.where)):
         raise DoesNotApply(f"{count} parts of whole {size} do not divide {iter} of block {block}")
-    return _factored(
-        task, whole, split, part, count, split.extent - part * count if alone and size * count > 1 else None
-    )
+    left = split.extent - part * count
+    return _factored(task, whole, split, part, count, left if alone and (is_sized(left) or left) else None)
 
 
 def _factored(task: Task, whole: Block, split: Iter, size: int, count: int = 0, leftover: int | None = None) -> Task:

@@ -8,6 +8,7 @@ tensorized.py       units that are applications of an intrinsic
 tiled_rules.py      the knobs that rules choose: register tile, chunk, parallel loop
 tiled_candidate.py  the Candidate that knobs make
 contraction.py      the Sketch of these
+parts.py            long sums in parts, in turn or side by side: the same Sketch of another Task
 fusing.py           a window's taps fused with its channels, for intrinsics that channels alone do not fill
 products.py         what Sketches of derived products have in common: chunks of rows, register tiles
 strassen.py         Strassen's products: where sums of parts run around them

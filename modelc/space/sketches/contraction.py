@@ -9,8 +9,8 @@ steps      reduction steps in one iteration of the innermost loop, as far as reg
 prefetch   software prefetch (nest/prefetch.py): "far", of what comes from beyond the second-level cache; or "none"
 
 Of a matrix product the rows are M, the vector iterator N, the reductions K; in BLIS' words rows.m x vectors is mr x nr
-and chunk is mc. There is no kc: accumulators stay in registers over all of K, and panels of constants are streamed with
-a prefetch of the next one.
+and chunk is mc. Accumulators stay in registers over all of K, and panels of constants are streamed with a prefetch of
+the next one; with kc, K is in parts, which a Task of its own has (parts.py).
 """
 
 from __future__ import annotations

@@ -10,14 +10,15 @@ Where that leaves too little to do at once, the outermost reduction is factored 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 
 from modelc.ir.block import Block, Iter, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
-from modelc.ir.expr import DTYPES, Const, Var
+from modelc.ir.expr import DTYPES, Const, Var, variables
+from modelc.ir.layout import Layout
 from modelc.ir.loop import ROOT, Inside, Loop, Root
 from modelc.space.analysis.access import Access, accesses, by_stride, reads_plainly, stored_lanes
 from modelc.space.analysis.around import afterwards, consumers_of, reduction_of
@@ -69,7 +70,23 @@ def phases_candidate(
             schedules |= own
         else:
             schedules[block.name] = map_schedule(task, block, target)
-    return task, Candidate({b.name: schedules[b.name] for b in task.blocks}, tuple(stages))
+    layouts = constants_along(task, schedules)
+    return task, Candidate({b.name: schedules[b.name] for b in task.blocks}, tuple(stages), layouts)
+
+
+def constants_along(task: Task, schedules: Mapping[str, BlockSchedule]) -> dict[str, Layout]:
+    """Layouts of constants that one Block alone reads in vectors, across rows: the lanes lie side by side in them."""
+    layouts = dict[str, Layout]()
+    for buffer in (x for x in task.constants if task.buffer(x).layout == Layout()):
+        readers = [b for b in task.blocks if isinstance(b, Block) and buffer in b.buffers_read]
+        reads = [r for b in readers for r in accesses(task, b)[0] if r.load.buffer == buffer]
+        lanes = [loop.iterator for b in readers for loop, tag in schedules[b.name].tags.items() if tag == "vector"]
+        if len(readers) == len(reads) == len(lanes) == 1 and reads[0].strides.get(lanes[0]) not in (0, 1):
+            dims = [d for d, index in enumerate(reads[0].load.indices) if lanes[0] in variables(index)]
+            if len(dims) == 1:
+                rank = len(reads[0].load.indices)
+                layouts[buffer] = Layout().then("reorder", *(d for d in range(rank) if d != dims[0]), *dims)
+    return layouts
 
 
 def separate(task: Task, target: Target) -> Candidate:

@@ -12,6 +12,7 @@ from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import Load, Var, variables
 from modelc.ir.layout import Layout
 from modelc.ir.loop import ROOT, Inside, Loop, Root
+from modelc.space.analysis.access import reads_plainly
 from modelc.space.analysis.around import afterwards, vectors_end
 from modelc.space.analysis.follow import followed
 from modelc.space.analysis.loops import copies, covered, trips
@@ -60,7 +61,9 @@ def tiled_candidate(tiled: Tiled, knobs: TiledKnobs) -> Candidate:
     for consumer in tiled.consumers:
         schedules[consumer.name] = tiled.unit.epilogue(tiled, consumer, at, knobs)
     for later in afterwards(tiled.task, tiled.result):
-        loop = followed(tiled.task, anchor, tiled.consumers, later, macro, tiles, tiled.target.second.bytes)
+        loop = None
+        if tiled.turns is None:  # else results are there after the last turn
+            loop = followed(tiled.task, anchor, tiled.consumers, later, macro, tiles, tiled.target.second.bytes)
         spot = ROOT if loop is None else Inside(anchor.name, loop)
         schedules[later.name] = map_schedule(tiled.task, later, tiled.target, spot)
         near = later.buffers_read if loop is not None else set()
@@ -80,7 +83,40 @@ def tiled_candidate(tiled: Tiled, knobs: TiledKnobs) -> Candidate:
     if tiled.unit.pipelined:
         tags |= dict.fromkeys((m for m in macro if m != parallel), "pipeline")
     schedules[anchor.name] = BlockSchedule(ROOT, "register", tiles, order, tags, pad, prefetch)
+    if tiled.turns is not None:
+        schedules = in_turn(tiled, schedules, macro)
     return Candidate({b.name: schedules[b.name] for b in tiled.task.blocks}, tiled.stages, layouts)
+
+
+def in_turn(tiled: Tiled, schedules: Mapping[str, BlockSchedule], macro: Sequence[Loop]) -> dict[str, BlockSchedule]:
+    """`schedules` with the `macro` loops around the consumer, which adds up parts of the reduction: in front of each of
+    its register tiles, one of the anchor's is made."""
+    anchor, (consumer, *_) = tiled.anchor, tiled.consumers
+    inside, plain = schedules[anchor.name], reads_plainly(consumer, anchor.writes[0].buffer) or {}
+    names = {str(index): plain[d] for d, index in enumerate(anchor.writes[0].indices) if d in plain}
+    v, tiles = tiled.vector, {names[n]: tile for n, tile in inside.tiles.items() if n in names}
+
+    def owned(loop: Loop) -> Loop:
+        return Loop(names[loop.iterator], loop.level)
+
+    rows, vector = [*tiled.row_loops(inside.tiles), Loop(v, 1)], Loop(v, 2)
+    tags = dict.fromkeys(map(owned, rows), "unroll") | {owned(vector): "vector"}
+    tags |= {owned(m): inside.tags[m] for m in macro if m in inside.tags}
+    moved = dict[str, BlockSchedule]()
+    for name, schedule in schedules.items():
+        if isinstance(schedule.at, Inside) and schedule.at.block == anchor.name:
+            schedule = replace(schedule, at=Inside(consumer.name, owned(schedule.at.loop)))
+        moved[name] = schedule
+    micro = tuple(loop for loop in inside.order if loop not in macro)
+    moved[anchor.name] = replace(
+        inside,
+        at=Inside(consumer.name, owned(macro[-1])),
+        order=micro,
+        tags={loop: tag for loop, tag in inside.tags.items() if loop in micro},
+        prefetch={},
+    )
+    moved[consumer.name] = BlockSchedule(ROOT, "arena", tiles, tuple(map(owned, (*macro, *rows, vector))), tags)
+    return moved
 
 
 def prologue(

@@ -147,12 +147,13 @@ class Tiled:
         plain = reads_plainly(self.consumers[0], anchor.writes[0].buffer)
         assert plain is not None
         self.strides = output_strides(task, anchor, self.consumers[0], plain)
-        spatial = [i.name for i in anchor.spatial if i.extent > 1 and i.name != vector]
+        self.turns = self._turns()
+        spatial = [i.name for i in anchor.spatial if i.extent > 1 and i.name not in (vector, self.turns)]
         spatial.sort(key=lambda n: -abs(self.strides.get(n) or 0))
         reused = [n for n in spatial if any(r.strides[n] == 0 for r in self.vectors())]
         scalars = [n for n in spatial if any(r.strides[n] == 0 for r in self.reads)]
         self.rows = reused or scalars[-1:] or spatial[-1:]
-        self.batch = [n for n in spatial if n not in self.rows]
+        self.batch = [*([self.turns] if self.turns else []), *(n for n in spatial if n not in self.rows)]
         self.inside = self.rows[-2:]  # those that the register tile has rows of
         self.sliding = all(r.strides[vector] != 0 for r in self.reads)  # nothing is broadcast: each lane on its own
         self.reduction = self.reduction_order()
@@ -160,6 +161,14 @@ class Tiled:
         if unit.stores_accumulators:
             (self.result,) = self.consumers
             self.consumers = [*self.consumers, *consumers_of(task, self.result)]
+
+    def _turns(self) -> str | None:
+        """The iterator over parts of the reduction that are added up in turn: its consumer reduces over that, and has
+        the loops outside (sketches/parts.py)."""
+        read = reads_plainly(self.consumers[0], self.anchor.writes[0].buffer) or {}
+        reduced = {i.name for i in self.consumers[0].reduction}
+        written = self.anchor.writes[0].indices
+        return next((str(written[d]) for d, name in read.items() if name in reduced), None)
 
     @property
     def dtype(self) -> str:
