@@ -21,10 +21,8 @@ from modelc.ir.program import is_contraction
 from modelc.partition.groups import Groups, Nodes
 
 LEAST_ROWS = 4  # query rows per key matrix for which arranging the keys pays
-KEYS_SHARE = 0.25  # of the cache that the keys may take: every tile of rows reads all of them again
-FAR_KEYS_SHARE = 1.5  # the same where scores would go through memory, which takes longer than to read keys again
-LAST_LEVEL = 32  # times the cache: scores of all heads that are larger go through memory
-TILE_ROWS = 16  # rows of scores and of weights that have to lie in the cache together
+FEW_ROWS, KEYS_SHARE = 8, 0.25  # of fewer rows it pays where keys take so much of the cache
+TILE_ROWS = 8  # rows of scores and of weights that have to lie in the cache together: each tile reads all keys again
 
 
 def fuse_attention(groups: Groups, cache_bytes: int, tasks: Collection[Nodes] | None) -> None:
@@ -125,10 +123,10 @@ def _scores(groups: Groups, g: int, rows: Rows, cache_bytes: int, tasks: Collect
         batch = [i.extent for i in block.spatial if all(i.name in variables(r) for r in block.reads)]
         keys = prod(sample) // prod(batch) * max(DTYPES[work.dtypes[r.buffer]].itemsize for r in keyed)
         row_bytes = rows.shape[rows.dim] * DTYPES["float32"].itemsize
-        far = prod(rows.shape) * DTYPES["float32"].itemsize > LAST_LEVEL * cache_bytes
-        share = FAR_KEYS_SHARE if far else KEYS_SHARE
-        fits = keys <= share * cache_bytes and 2 * TILE_ROWS * row_bytes <= cache_bytes
-        enough = max((i.extent for i in queries), default=0) >= LEAST_ROWS and rows.shape[rows.dim] >= LEAST_ROWS
+        fits = 2 * TILE_ROWS * row_bytes <= cache_bytes
+        most = max((i.extent for i in queries), default=0)
+        enough = most >= (LEAST_ROWS if keys <= KEYS_SHARE * cache_bytes else FEW_ROWS)
+        enough = enough and rows.shape[rows.dim] >= LEAST_ROWS
         if beside and len(keyed) == 1 and (enough and fits if tasks is None else _is_one(groups, (g, other), tasks)):
             return other
     return None

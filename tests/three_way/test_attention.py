@@ -158,7 +158,7 @@ def apart(m: Model, folder: Path, *outputs: str, cache: int = CACHE) -> bool:
 
 def test_rows_longer_than_the_cache_stay_apart(tmp_path):
     m = Model()
-    assert apart(m, tmp_path, attention(m, 24, 24), cache=16 * 24 * 4)
+    assert apart(m, tmp_path, attention(m, 24, 24), cache=8 * 24 * 4)
 
 
 def test_scores_that_something_else_reads_stay_apart(tmp_path):
@@ -203,15 +203,16 @@ def test_weights_that_something_else_reads_stay_apart_from_the_values(tmp_path):
     check(program.tasks[0].task)
 
 
-def test_long_rows_of_scores_that_no_cache_holds_are_one_task(tmp_path):
-    """Keys are read again for every tile, from farther than usual: less than scores to memory and back."""
+def test_keys_that_no_cache_holds_are_one_task_but_for_few_rows(tmp_path):
+    """Keys are read again for every tile, from farther than usual: less than scores to memory and back. Four rows took
+    0.86 of the time in Tasks of their own (1,024 keys, Zen 4)."""
+    for rows in (8, 96):
+        m = Model()
+        assert len(m.program(tmp_path, attention(m, rows, 512), attention_bytes=512 * 16 * 4).tasks) == 1
     m = Model()
-    y = attention(m, 96, 512, count=64)
-    cache = 512 * 16 * 4  # the keys of one head
-    assert len(m.program(tmp_path, y, attention_bytes=2 * cache).tasks) == 1
-    few = Model()
-    few_heads = few.program(tmp_path, attention(few, 96, 512, count=2), attention_bytes=2 * cache)
-    assert len(few_heads.tasks) > 1
+    assert len(m.program(tmp_path, attention(m, 4, 512), attention_bytes=512 * 16 * 4).tasks) > 1
+    m = Model()
+    assert len(m.program(tmp_path, attention(m, 4, 24), attention_bytes=512 * 16 * 4).tasks) == 1
 
 
 def test_sums_of_weights_that_are_an_output_stay_apart(tmp_path):

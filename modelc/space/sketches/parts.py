@@ -27,6 +27,7 @@ from modelc.space.tiling.tiled import Tiled
 LONG = 1024  # steps of a sum, from which on parts are tried
 TURNS = (256, 512, 1024)  # steps of parts in turn, about: panels of them stay near while all rows go over them
 STREAMED = (8, 16)  # the same where one row goes over a matrix: so many of its rows are streamed side by side
+BESIDE_HANDICAP = 1.3  # parts side by side take longer than one sum on fewer threads than there are cores
 BESIDE = 4  # times as many parts side by side as cores, at most, and the results' tiles that are enough for a core
 
 
@@ -52,7 +53,7 @@ def in_parts(task: Task, stages: Sequence[Stage], whole: Tiled) -> list[Tiled]:
         counts += [(_divisor(depth.extent, n * whole.target.cores), False) for n in (1, BESIDE)]
     distinct = dict.fromkeys((n, in_turn) for n, in_turn in counts if n > 1)
     ways = (_parted(task, stages, depth, n, in_turn, whole) for n, in_turn in distinct)
-    return [way for way in ways if way is not None and (way.turns is None or way.vector == whole.vector)]
+    return [way for way in ways if way is not None]
 
 
 def _divisor(extent: int, wanted: int) -> int:
@@ -64,6 +65,4 @@ def _parted(task: Task, before: Sequence[Stage], depth: Iter, count: int, in_tur
     stages, size = [*before], depth.extent // count
     place = {"block": reduction_of(task).name, "iter": depth.name}
     task = applied(task, stages, "rfactor", **place, size=size, parts="outer", count=count)
-    if not in_turn:
-        task = applied(task, stages, "cache_write", block=reduction_of(task).name)
-    return tiled_space(task, whole.target, stages, whole.unpacked)[1]
+    return tiled_space(task, whole.target, stages, whole.unpacked, stored=not in_turn)[1]

@@ -22,16 +22,19 @@ from modelc.space.tiling.tiled import FETCHING_ROWS, Bools, Tiled, TiledKnobs, U
 from modelc.target import Target
 
 
-def tiled_space(task: Task, target: Target, stages: list[Stage], unpacked: bool = False) -> tuple[Task, Tiled | None]:
+def tiled_space(
+    task: Task, target: Target, stages: list[Stage], unpacked: bool = False, stored: bool = False
+) -> tuple[Task, Tiled | None]:
     """The Task as its reduction is tiled, after more stages, and what can be chosen; None if it is not tiled.
-    `unpacked`: vectors are read where they lie, though each lies far from the last."""
+    `unpacked`: vectors are read where they lie, though each lies far from the last. `stored`: results are, whatever
+    reads them."""
     task = padded(task, stages)
     task = inlined(task, stages)
     anchor = reduction_of(task)
     consumers = consumers_of(task, anchor)
     if len(anchor.writes) > 1:
         return task, None
-    if not consumers or anchor.writes[0].buffer in task.outputs:
+    if stored or not consumers or anchor.writes[0].buffer in task.outputs:
         task = applied(task, stages, "cache_write", block=anchor.name)
     task = factored(task, stages)
     task = collapsed(task, anchor.name, stages)
