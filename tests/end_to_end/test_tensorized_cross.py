@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 from emulated_kernels import emulated
+from model_seeds import F, model_of
+from onnx import helper
 from tensor_tasks import EVEN, RAGGED, contraction, contraction_of, from_end_to_end, intrinsics_in, kinds_of, ways_of
+from tiny_package import skip_without_tools
 
+import modelc
+from modelc.package import read_package
 from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import default_knobs
 from modelc.target import Target, load_target, shipped_intrinsics
@@ -19,11 +26,8 @@ MORE = ("columns", "strided", "3D")
 
 
 def machine(architecture: str) -> Target:
-    """A target with all that its architecture's intrinsics need; emulators know more than any one board."""
-    if architecture == "aarch64":
-        board = load_target("cortex-a76")
-        return replace(board, features=(*board.features, "bf16", "i8mm"), intrinsics=None)
-    return load_target({"armv7": "armv7-neon", "riscv64": "riscv64-v"}[architecture])
+    """A target with all that its architecture's intrinsics need."""
+    return load_target({"aarch64": "neoverse-n2", "armv7": "armv7-neon", "riscv64": "riscv64-v"}[architecture])
 
 
 @pytest.mark.parametrize("architecture", ["aarch64", "armv7", "riscv64"])
@@ -47,3 +51,18 @@ def test_rows_that_a_block_of_two_does_not_divide_are_left_to_dot_products(name:
     target, kinds = machine("aarch64"), kinds_of(SHIPPED[name])
     found = ways_of(contraction(RAGGED["columns"], kinds), target)
     assert name not in found and any(one.startswith("neon-") for one in found)
+
+
+@pytest.mark.parametrize("precision, unit", [("bf16", "neon-bfmmla"), ("int8", "neon-usmmla")])
+@pytest.mark.parametrize("name", ["neoverse-n2", "neoverse-v1", "cortex-a510"])
+def test_packages_for_boards_with_matrix_products_are_right(
+    name: str, precision: str, unit: str, tmp_path: Path
+) -> None:
+    skip_without_tools(load_target(name).triple)
+    weights = np.random.default_rng(0).standard_normal((256, 192)).astype(np.float32) / 16
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    model = model_of([node], [("x", F, [64, 256])], [("y", F, [64, 192])], {"w": weights})
+    onnx.save(model, tmp_path / "m.onnx")
+    result = modelc.compile(tmp_path / "m.onnx", name, tmp_path / "m.modelc", precision=precision, database=False)
+    assert result.report is not None and result.report.passed
+    assert f"intrin:{unit}" in (read_package(result.path).path / "choices.json").read_text()
