@@ -81,7 +81,7 @@ def constants_along(task: Task, schedules: Mapping[str, BlockSchedule]) -> dict[
         readers = [b for b in task.blocks if isinstance(b, Block) and buffer in b.buffers_read]
         reads = [r for b in readers for r in accesses(task, b)[0] if r.load.buffer == buffer]
         lanes = [loop.iterator for b in readers for loop, tag in schedules[b.name].tags.items() if tag == "vector"]
-        if len(readers) == len(reads) == len(lanes) == 1 and reads[0].strides.get(lanes[0]) not in (0, 1):
+        if len(readers) == len(reads) == len(lanes) == 1 and reads[0].strides.get(lanes[0]) not in (None, 0, 1):
             dims = [d for d, index in enumerate(reads[0].load.indices) if lanes[0] in variables(index)]
             if len(dims) == 1:
                 rank = len(reads[0].load.indices)
