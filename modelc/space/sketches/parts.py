@@ -13,12 +13,14 @@ and van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from math import prod
 
 from modelc.ir.block import Iter, Task
 from modelc.ir.candidate import Stage
 from modelc.ir.sizes import is_sized
 from modelc.space.analysis.around import reduction_of
+from modelc.space.rules.rule import DoesNotApply
 from modelc.space.sketches.clean import applied
 from modelc.space.sketches.prepare import padded
 from modelc.space.sketches.vectorized import tiled_space
@@ -51,9 +53,12 @@ def in_parts(task: Task, stages: Sequence[Stage], whole: Tiled) -> list[Tiled]:
     tiles = prod(i.extent for i in anchor.spatial) // (whole.lanes * BESIDE)
     if whole.target.cores > 1 and tiles < BESIDE * whole.target.cores:
         counts += [(_divisor(depth.extent, n * whole.target.cores), False) for n in (1, BESIDE)]
-    distinct = dict.fromkeys((n, in_turn) for n, in_turn in counts if n > 1)
-    ways = (_parted(task, stages, depth, n, in_turn, whole) for n, in_turn in distinct)
-    return [way for way in ways if way is not None]
+    ways = list[Tiled]()
+    for count, in_turn in dict.fromkeys((n, in_turn) for n, in_turn in counts if n > 1):
+        with suppress(DoesNotApply):
+            way = _parted(task, stages, depth, count, in_turn, whole)
+            ways += [] if way is None else [way]
+    return ways
 
 
 def _divisor(extent: int, wanted: int) -> int:
@@ -62,6 +67,7 @@ def _divisor(extent: int, wanted: int) -> int:
 
 
 def _parted(task: Task, before: Sequence[Stage], depth: Iter, count: int, in_turn: bool, whole: Tiled) -> Tiled | None:
+    """The sum over `depth` in `count` parts, tiled as `whole` is. Raises DoesNotApply where it cannot be cut."""
     stages, size = [*before], depth.extent // count
     place = {"block": reduction_of(task).name, "iter": depth.name}
     task = applied(task, stages, "rfactor", **place, size=size, parts="outer", count=count)
