@@ -25,7 +25,7 @@ Of what was kept the analytic cost picks the best.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import log
 
@@ -182,18 +182,14 @@ class States:
 
 
 def walks(model: Model, seed: int) -> Population:
-    """What WALKS walks of at most STEPS steps keep (algorithm 1), and the same with no loop on threads."""
+    """What WALKS walks of at most STEPS steps keep (algorithm 1)."""
     graph, rng = graph_of(model), np.random.default_rng(seed)
     kept = []
     for step, states in enumerate(trajectory(graph, rng), 1):
         temperature = 0.5**step
         keep = rng.random(WALKS) < 1 / (1 + np.exp(-0.5 * (-log(temperature) - 10)))
         kept.append(programs(graph, states).take(keep | (states.level == DONE) | (step == STEPS)))
-    on_threads = Population.join(kept)
-    if model.threads == model.parallel:
-        return on_threads
-    none = np.full(len(on_threads), len(model.parallel))
-    return Population.join([on_threads, replace(on_threads, parallel=none)])
+    return Population.join(kept)
 
 
 def trajectory(graph: Graph, rng: np.random.Generator) -> Iterator[States]:

@@ -24,6 +24,7 @@ _ARM_CPUS = {
     (0x41, 0xD09): "cortex-a73",
     (0x41, 0xD0A): "cortex-a75",
     (0x41, 0xD0B): "cortex-a76",
+    (0x41, 0xD46): "cortex-a55",  # A510
     (0x41, 0xD0C): "neoverse-n1",
     (0x41, 0xD40): "neoverse-n1",  # V1
     (0x41, 0xD49): "neoverse-n1",  # N2

@@ -53,10 +53,10 @@ def test_rows_that_a_block_of_two_does_not_divide_are_left_to_dot_products(name:
     assert name not in found and any(one.startswith("neon-") for one in found)
 
 
-@pytest.mark.parametrize("precision, unit", [("bf16", "neon-bfmmla"), ("int8", "neon-usmmla")])
+@pytest.mark.parametrize("precision, units", [("bf16", "neon-bf"), ("int8", "neon-us")])
 @pytest.mark.parametrize("name", ["neoverse-n2", "neoverse-v1", "cortex-a510"])
 def test_packages_for_boards_with_matrix_products_are_right(
-    name: str, precision: str, unit: str, tmp_path: Path
+    name: str, precision: str, units: str, tmp_path: Path
 ) -> None:
     skip_without_tools(load_target(name).triple)
     weights = np.random.default_rng(0).standard_normal((256, 192)).astype(np.float32) / 16
@@ -65,4 +65,4 @@ def test_packages_for_boards_with_matrix_products_are_right(
     onnx.save(model, tmp_path / "m.onnx")
     result = modelc.compile(tmp_path / "m.onnx", name, tmp_path / "m.modelc", precision=precision, database=False)
     assert result.report is not None and result.report.passed
-    assert f"intrin:{unit}" in (read_package(result.path).path / "choices.json").read_text()
+    assert f"intrin:{units}" in (read_package(result.path).path / "choices.json").read_text()

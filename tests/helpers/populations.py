@@ -15,14 +15,14 @@ from modelc.space.tiling.tiled import TiledKnobs
 def knobs_at(model: Model, population: Population, p: int) -> TiledKnobs:
     """Member `p` as knobs."""
     rows = tuple((n, int(c)) for n, c in zip(model.tiled.inside, population.rows[p], strict=True))
-    parallel = model.threads[int(population.parallel[p])]
+    parallel = model.parallel[int(population.parallel[p])]
     return TiledKnobs(rows, int(population.vectors[p]), int(population.chunk[p]), bool(population.by_rows[p]), parallel)
 
 
 def population_of(model: Model, knobs: Sequence[TiledKnobs]) -> Population:
     """Knobs as a population. A parallel loop that is none of the model's counts as its first."""
     inside = model.tiled.inside
-    place = {loop: k for k, loop in enumerate(model.threads)}
+    place = {loop: k for k, loop in enumerate(model.parallel)}
     return Population(
         np.array([[dict(k.rows)[n] for n in inside] for k in knobs], np.int64).reshape(len(knobs), len(inside)),
         np.array([k.vectors for k in knobs], np.int64),

@@ -11,7 +11,7 @@ from modelc.tune.search import ppo
 from modelc.tune.search.explorers import EXPLORERS
 from modelc.tune.search.ppo import Networks, Proximal, advantages_of
 
-PRODUCT = task_of("MatMul", {}, [(192, 160), (160, 256)], consts=(1,)).canonical()
+PRODUCT = task_of("MatMul", {}, [(48, 40), (40, 64)], consts=(1,)).canonical()
 
 
 def loss(networks: Networks, states, actions, before, used, advantages, returns) -> float:

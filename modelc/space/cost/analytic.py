@@ -40,28 +40,9 @@ class Estimate:
     balance: Floats  # mean work of a core / most work of a core
     misses: Floats  # of L1, after prefetching
 
-    @staticmethod
-    def join(parts: Sequence[Estimate]) -> Estimate:
-        """Estimates of several populations as of one."""
-        columns = [f.name for f in fields(Estimate) if f.name != "work"]
-        rows = {name: np.concatenate([getattr(part, name) for part in parts]) for name in columns}
-        return Estimate(Work.join([part.work for part in parts]), **rows)
-
-    def take(self, which: NDArray[np.intp]) -> Estimate:
-        """That of some members."""
-        columns = [f.name for f in fields(Estimate) if f.name != "work"]
-        return Estimate(self.work.take(which), **{name: getattr(self, name)[which] for name in columns})
-
 
 def estimate(model: Model, population: Population, cores: int | None = None) -> Estimate:
     """The cost of every member of the population on so many cores (those of the target)."""
-    alone = population.parallel == len(model.parallel)
-    if alone.any():
-        on_threads = population.take(~alone)
-        one_core = replace(population.take(alone), parallel=np.zeros(alone.sum(), np.int64))
-        parts = [estimate(model.serial, one_core), *([estimate(model, on_threads, cores)] if len(on_threads) else [])]
-        order = np.argsort(np.concatenate([np.flatnonzero(alone), np.flatnonzero(~alone)]))
-        return Estimate.join(parts).take(order)
     tiled, target, cost, operands = model.tiled, model.target, model.target.cost, model.operands
     hertz = target.hertz
     asked = cores or model.cores

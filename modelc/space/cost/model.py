@@ -4,7 +4,7 @@ iterators, which loops may be parallel, what is copied around the register tiles
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import prod
 
@@ -27,7 +27,7 @@ from modelc.target import CostParameters, Target
 @dataclass(frozen=True)
 class Population:
     """Points of a contraction as the analytic cost reads them: row p of every array is point p's. Chunks are in whole
-    register tiles; `parallel` indexes Model.threads."""
+    register tiles; `parallel` indexes Model.parallel."""
 
     rows: Ints  # [P x row iterators in the register tile]
     vectors: Ints  # [P]
@@ -81,16 +81,6 @@ class Model:
         """The loops around the micro-kernel, from the outermost: they depend on no size."""
         knobs = TiledKnobs(tuple((n, 1) for n in self.tiled.inside), 1, 1, by_rows, self.parallel[parallel])
         return self.tiled.macro_loops(knobs)
-
-    @property
-    def threads(self) -> tuple[Loop | None, ...]:
-        """The loops that may go to threads, and none of them."""
-        return self.parallel if self.parallel[0] is None else (*self.parallel, None)
-
-    @cached_property
-    def serial(self) -> Model:
-        """The same on one core, whatever others there are."""
-        return replace(self, parallel=(None,))
 
     @cached_property
     def moving(self) -> Bools:

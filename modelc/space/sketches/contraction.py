@@ -4,7 +4,7 @@ rows.N     rows of row iterator N in the register tile
 vectors    vectors (or columns of units) of the register tile along the vector iterator
 chunk      rows of the first row iterator that a panel of vectors goes over before the next panel
 order      "rows": chunks of rows outside, panels of vectors inside; "panels": the other way round
-parallel   the macro loop whose iterations go to threads; "": none, where waking threads takes longer
+parallel   the macro loop whose iterations go to threads; "" where it is none
 steps      reduction steps in one iteration of the innermost loop, as far as registers hold what they load
 prefetch   software prefetch (nest/prefetch.py): "far", of what comes from beyond the second-level cache; or "none"
 
@@ -64,13 +64,13 @@ class Contraction(Sketch):
             Knob("vectors", tuple(range(1, most + 1)), f"vectors of the register tile along {tiled.vector}"),
             Knob("chunk", self.chunks, "rows that one panel goes over before the next"),
             Knob("order", ("panels", "rows"), "whether panels of vectors or chunks of rows are outside"),
-            Knob("parallel", model.threads, "the loop whose iterations go to threads"),
+            Knob("parallel", model.parallel, "the loop whose iterations go to threads"),
             Knob("steps", tiled.step_counts, "reduction steps in one iteration"),
             Knob("prefetch", (FAR, "none"), "what is prefetched by instructions"),
         ]
 
     def start_values(self) -> dict[str, Value]:
-        knobs, loops = self.rules, self.model.threads
+        knobs, loops = self.rules, self.model.parallel
         return {f"rows.{n}": c for n, c in knobs.rows} | {
             "vectors": knobs.vectors,
             "chunk": knobs.chunk,

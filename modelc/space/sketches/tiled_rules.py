@@ -22,12 +22,9 @@ Rows = tuple[tuple[str, int], ...]  # row iterator -> rows of the register tile,
 
 def default_knobs(tiled: Tiled) -> TiledKnobs:
     """The knobs that the rules choose."""
-    rows, vectors, cycles = best_kernel(tiled)
+    rows, vectors, _ = best_kernel(tiled)
     chunk, by_rows = tiled.unit.chunk(tiled, *rows[0], vectors) if rows else (1, False)
     knobs = TiledKnobs(rows, vectors, chunk, by_rows, None, tiled.usual_steps)
-    target = tiled.target
-    if cycles * (1 - 1 / target.cores) < target.cost.fork_join_seconds * target.hertz:  # that threads would save
-        return knobs
     return replace(knobs, parallel=parallel_loop(tiled, tiled.macro_loops(knobs), tiled.tiles(knobs)))
 
 
