@@ -11,9 +11,9 @@ SCHEDULES = ("winograd", "strassen", "tensorize", "parts")  # fields that say wh
 class Policy:
     """`winograd`: convolutions may be computed by minimal filtering, which rounds otherwise. `strassen`: products of
     matrices may be computed by fewer products of their parts, which rounds otherwise too and makes constants larger.
-    `tensorize`: kernels may be made of the target's intrinsics. `parts`: long sums may be computed in
-    parts, which rounds otherwise. `attention`: attention may be one Task. `precision`:
-    what contractions multiply (f32, bf16, f16, or auto)."""
+    `tensorize`: kernels may be made of the target's intrinsics. `parts`: long sums may be computed in parts, which
+    rounds otherwise. `attention`: attention may be one Task. `precision`: what contractions multiply (f32, bf16, f16,
+    or auto)."""
 
     winograd: bool = True
     strassen: bool = True

@@ -93,14 +93,16 @@ def main() -> None:
     everything = ({"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": 0 * ids} for ids in tokens)
     feeds = [{name: data for name, data in feed.items() if name in taken} for feed in everything]
     print(f"{len(feeds)} sentences", flush=True)
-    wanted = embeddings(encoder_of(arguments.model), feeds)
-    right = nearest(wanted)
+    of_model = embeddings(encoder_of(arguments.model), feeds)
+    nearest_by_model = nearest(of_model)
     for path in arguments.others:
-        unit = embeddings(encoder_of(path), feeds)
-        made, cosines = nearest(unit), (unit * wanted).sum(1)
-        same = [len({*a} & {*b}) / NEAREST for a, b in zip(made.tolist(), right.tolist(), strict=True)]
+        of_package = embeddings(encoder_of(path), feeds)
+        neighbours, cosines = nearest(of_package), (of_package * of_model).sum(1)
+        pairs = zip(neighbours.tolist(), nearest_by_model.tolist(), strict=True)
+        same = [len({*ours} & {*theirs}) / NEAREST for ours, theirs in pairs]
+        first = np.mean(neighbours[:, 0] == nearest_by_model[:, 0])
         print(
-            f"{path.name}: nearest the same {np.mean(made[:, 0] == right[:, 0]):.1%}, of ten {np.mean(same):.1%}; "
+            f"{path.name}: nearest the same {first:.1%}, of ten {np.mean(same):.1%}; "
             f"cosine {cosines.mean():.4f}, least {cosines.min():.4f}",
             flush=True,
         )

@@ -36,11 +36,11 @@ def opening_ms(package: Path, threads: int) -> float:
 def row(path: Path, target: str | None, limit: str, threads: int) -> tuple[str, float, float]:
     """A line of the table, parameters beside the file, and the time beside the fastest."""
     constants = catalogue().get(path.stem, {}).get("constant")
-    given = {"shapes": shapes_of(path.stem)[0], "constants": constants} if constants else {}
+    fixed = {"shapes": shapes_of(path.stem)[0], "constants": constants} if constants else {}
     with tempfile.TemporaryDirectory() as name:
         small, fastest = Path(name, "small.modelc"), Path(name, "fastest.modelc")
-        made = modelc.compile(path, target, small, verify=False, max_params=limit, **given)
-        stored = modelc.compile(path, target, fastest, verify=False, params="stored", max_params="100x", **given)
+        made = modelc.compile(path, target, small, verify=False, max_params=limit, **fixed)
+        stored = modelc.compile(path, target, fastest, verify=False, params="stored", max_params="100x", **fixed)
         times = modelc.bench(small, against=[str(fastest)], seconds=SECONDS, threads=threads)
         slower = 1 / times["ratio"][str(fastest)]
         opened = [f"{opening_ms(package, threads):.0f}" for package in (fastest, small)]

@@ -12,10 +12,7 @@ from numpy.typing import NDArray
 
 from modelc.cache.store import Store, user_store
 from modelc.compile.byte_prices import Reasons, slower_in_bytes
-from modelc.compile.choices import (
-    Choices,
-    Shapes,
-)
+from modelc.compile.choices import Choices, Shapes
 from modelc.compile.config import Config
 from modelc.compile.inputs import check_elements, check_states, fitting
 from modelc.compile.limits import Limits
@@ -34,9 +31,7 @@ from modelc.ir.candidate import Candidate
 from modelc.ir.graph import Graph
 from modelc.ir.graph_text import show_graph
 from modelc.ops.found import checks_sizes
-from modelc.package import (
-    Form,
-)
+from modelc.package import Form
 from modelc.package.spec import FreeSize
 from modelc.partition.draft import Prepared, prepared
 from modelc.passes import Machine, run_passes

@@ -14,11 +14,7 @@ from pathlib import Path
 from modelc import __version__
 from modelc.cache.store import Store
 from modelc.codegen.kernel import Kernel
-from modelc.compile.choices import (
-    Choices,
-    blaming_choices,
-    occurrences,
-)
+from modelc.compile.choices import Choices, blaming_choices, occurrences
 from modelc.compile.compilation import Compilation
 from modelc.compile.machine_code import MachineCode
 from modelc.compile.precision import Added, Arrays, errors_added, ways

@@ -71,9 +71,9 @@ Step = tuple[Expr, list[int], list[int]]  # its operands' places among all steps
 
 def _in_order(roots: Sequence[Expr], below: Callable[[Expr], tuple[Expr, ...]]) -> tuple[list[Step], list[int]]:
     """What `roots` are computed by, operands first, and the places of the roots; kept with the first of these."""
-    kept = getattr(roots[0], "_order", None)
-    if kept is not None and kept[0] is below and len(kept[1]) == len(roots) and all(map(is_, kept[1], roots)):
-        return kept[2]  # type: ignore[no-any-return]
+    order = getattr(roots[0], "_order", None)  # (below, roots, steps and places)
+    if order is not None and order[0] is below and len(order[1]) == len(roots) and all(map(is_, order[1], roots)):
+        return order[2]  # type: ignore[no-any-return]
     place: dict[int, int] = {}  # by an expression's identity
     equal: dict[object, int] = {}
     steps: list[Step] = []

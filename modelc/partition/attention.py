@@ -20,8 +20,9 @@ from modelc.ir.expr import DTYPES, Expr, Load, Var, variables
 from modelc.ir.program import is_contraction
 from modelc.partition.groups import Groups, Nodes
 
-LEAST_ROWS = 4  # query rows per key matrix for which arranging the keys pays
-FEW_ROWS, KEYS_SHARE = 8, 0.25  # of fewer rows it pays where keys take so much of the cache; of constant keys too
+LEAST_ROWS = 4  # query rows per key matrix for which arranging near keys pays
+FAR_ROWS = 8  # the same of keys that are not near, and no constants, which have better schedules apart
+KEYS_SHARE = 0.25  # of the cache that near keys take at most
 TILE_ROWS = 8  # rows of scores and of weights that have to lie in the cache together: each tile reads all keys again
 
 
@@ -124,10 +125,10 @@ def _scores(groups: Groups, g: int, rows: Rows, cache_bytes: int, tasks: Collect
         keys = prod(sample) // prod(batch) * max(DTYPES[work.dtypes[r.buffer]].itemsize for r in keyed)
         row_bytes = rows.shape[rows.dim] * DTYPES["float32"].itemsize
         fits = 2 * TILE_ROWS * row_bytes <= cache_bytes
-        most = max((i.extent for i in queries), default=0)
         near, constant = keys <= KEYS_SHARE * cache_bytes, any(r.buffer in work.constants for r in keyed)
-        enough = (most >= LEAST_ROWS and near) or (most >= FEW_ROWS and not constant)
-        enough = enough and rows.shape[rows.dim] >= LEAST_ROWS
+        least = LEAST_ROWS if near else FAR_ROWS
+        enough = max((i.extent for i in queries), default=0) >= least and rows.shape[rows.dim] >= LEAST_ROWS
+        enough = enough and (near or not constant)
         if beside and len(keyed) == 1 and (enough and fits if tasks is None else _is_one(groups, (g, other), tasks)):
             return other
     return None

@@ -38,8 +38,7 @@ def run_at_usual_sizes(request: CompileRequest, target: Target) -> Run:
 
 
 def drawn_inputs(run: Run) -> list[Arrays]:
-    """Inputs of a model at its first set of shapes, drawn as verification draws them; those that are fixed as they
-    are."""
+    """Samples at the first set of shapes, from the generator of verification; fixed inputs have their own values."""
     graph = run.imported.originals[0]
     tensors = [TensorInfo(v.name, v.dtype, v.shape) for v in map(graph.value, graph.fed)]
     roles = roles_of(read_uses(run.model), ())

@@ -18,7 +18,7 @@ import onnx
 from networks import Network, batch_norm, classifier, conv
 from onnx import helper
 from random_graphs import draw
-from small_encoder import encoder
+from small_encoder import encoder_model
 from trained_models import catalogue, shapes_of
 
 from modelc.compile.choices import digest_of
@@ -76,11 +76,9 @@ def _file_of(stem: str, models: Path, folder: Path) -> Path:
         path = folder / f"{stem}.onnx"
         onnx.save(SMALL[stem]() if stem in SMALL else draw(int(seed))[0], path)
         return path
-    if stem == "encoder":
-        return encoder(folder / "encoder.onnx")
     path = models / f"{stem}.onnx"
     if not path.exists():
-        raise ModelError(f"there is no model {path}; built here are {', '.join(SMALL)}, encoder, and graph-SEED")
+        raise ModelError(f"there is no model {path}; built here are {', '.join(SMALL)}, and graph-SEED")
     return path
 
 
@@ -258,5 +256,6 @@ SMALL: dict[str, Callable[[], onnx.ModelProto]] = {
     "int4": int4,
     "halves": halves,
     "control": control,
+    "encoder": encoder_model,
 }
 DEFAULT = (*SMALL, "encoder:int8")

@@ -14,6 +14,12 @@ F, I = TensorProto.FLOAT, TensorProto.INT64
 
 
 def encoder(path: Path, batch: int | str = 2, length: int | str = 32) -> Path:
+    """encoder_model() in a file."""
+    onnx.save(encoder_model(batch, length), path)
+    return path
+
+
+def encoder_model(batch: int | str = 2, length: int | str = 32) -> onnx.ModelProto:
     """Of ids [batch, length]: hidden [batch, length, WIDTH], logits [batch, length, WORDS], which the embeddings give,
     and labels [batch, CLASSES] of the first word, a Gemm with factors."""
     rng, weights = np.random.default_rng(0), dict[str, np.ndarray]()
@@ -70,8 +76,7 @@ def encoder(path: Path, batch: int | str = 2, length: int | str = 32) -> Path:
         [helper.make_tensor_value_info(name, F, shape) for name, shape in outputs.items()],
         [numpy_helper.from_array(numbers, name) for name, numbers in weights.items()],
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
-    return path
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
 
 
 TURNED = ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))  # the dimensions of queries, keys and values by head

@@ -30,7 +30,7 @@ def product(m: int, k: int, n: int, computed: bool = True, before: tuple[int, ..
     return task_of("MatMul", {}, [(*before, m, k), (*(before if computed else ()), k, n)], () if computed else (1,))
 
 
-def in_parts(task: Task, target: Target) -> list[Contraction]:
+def contractions_in_parts(task: Task, target: Target) -> list[Contraction]:
     """The Sketches of `task` that have its sum in parts."""
     found = [s for s in sketches(task, target, DEFAULT) if isinstance(s, Contraction)]
     return [s for s in found if any(stage.rule == "rfactor" for stage in s.stages)]
@@ -57,7 +57,7 @@ def parts(task: Task, policy: Policy = DEFAULT) -> list[int]:
 def test_points_of_every_order_compute_the_same(task: Task, cores: int) -> None:
     target = replace(host_target(), cores=cores)
     tried = 0
-    for sketch in in_parts(task, target):
+    for sketch in contractions_in_parts(task, target):
         assert accepted_points(sketch, task, 12)
         points = sketch.random(3, np.random.default_rng(1))
         tried += len([check(task, sketch.candidate(point), target) for point in points])
@@ -68,7 +68,7 @@ def test_points_of_every_order_compute_the_same(task: Task, cores: int) -> None:
 @given(st.integers(1, 9), st.integers(1024, 2600), st.integers(1, 40), st.booleans())
 def test_any_depth_is_cut_into_equal_parts(m: int, k: int, n: int, computed: bool) -> None:
     task = product(m, k, n, computed)
-    for sketch in in_parts(task, replace(host_target(), cores=2)):
+    for sketch in contractions_in_parts(task, replace(host_target(), cores=2)):
         assert accepted_points(sketch, task, 3)
         (stage,) = [s for s in sketch.stages if s.rule == "rfactor"]
         assert int(stage.args["size"]) * int(stage.args["count"]) == k

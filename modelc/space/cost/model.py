@@ -207,8 +207,7 @@ def model_of(tiled: Tiled) -> Model:
 def _parallel_loops(tiled: Tiled) -> tuple[Loop | None, ...]:
     """Loops over whole iterators; none where there is too little work, or one core."""
     knobs = TiledKnobs(tuple((n, 1) for n in tiled.inside), 1, 1, True, None)
-    loops = [m for m in tiled.macro_loops(knobs) if not m.level and tiled.ranges[m.iterator] > 1]
-    loops = [m for m in loops if m.iterator != tiled.turns]
+    loops = [m for m in tiled.for_threads(tiled.macro_loops(knobs)) if tiled.ranges[m.iterator] > 1]
     serial = tiled.target.cores == 1 or prod(tiled.ranges.values()) < SERIAL_POINTS
     return (None,) if serial or not loops else tuple(loops)
 

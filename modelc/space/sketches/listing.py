@@ -6,6 +6,7 @@ attention    contractions before and after reductions of rows: tiles of whole ro
 rows         several reductions over common leading iterators: all Blocks inside one loop over rows
 reduction    a whole tensor, few long rows, or columns: phases, one after the other
 contraction  one reduction with its prologue and epilogue: a register tile, of vectors or of an intrinsic
+parts        the same with a long sum in parts: contractions and rows of another Task
 winograd     the same by minimal filtering, for each tile and each place of the transforms
 strassen     a product of matrices by fewer products of their parts, cut once or twice
 """
@@ -24,7 +25,7 @@ from modelc.space.sketches.clean import collapsed, exposed, inlined
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.elementwise import Elementwise
 from modelc.space.sketches.fusing import fused_taps
-from modelc.space.sketches.parts import BESIDE_HANDICAP, LONG, in_parts
+from modelc.space.sketches.parts import part_sketches
 from modelc.space.sketches.reductions import column_sketch, row_sketches
 from modelc.space.sketches.settled import Settled
 from modelc.space.sketches.staging import staged
@@ -87,13 +88,8 @@ def _of_one_reduction(task: Task, target: Target, policy: Policy, stages: list[S
     if orders:
         _, other = tiled_space(plain, target, [*unstaged])
         others += [] if other is None else [other, *read_unpacked(plain, target, unstaged, other)]
-    long = [Contraction(tiled) for tiled in in_parts(uncopied, before, direct)] if policy.parts else []
-    for sketch in long:
-        sketch.handicap = 1.0 if sketch.tiled.turns is not None else BESIDE_HANDICAP
-    few = 2 * direct.ranges[direct.vector] <= direct.lanes and direct.steps >= LONG
-    narrow = row_sketches(uncopied, target, before) if few and policy.parts else []
-    tiles = [Contraction(tiled) for tiled in unlike([*units, direct, *others])]
-    return [*narrow, *tiles, *long, *filtering, *fewer]
+    parts = part_sketches(uncopied, before, direct) if policy.parts else []
+    return [*(Contraction(tiled) for tiled in unlike([*units, direct, *others])), *parts, *filtering, *fewer]
 
 
 def read_unpacked(task: Task, target: Target, stages: Sequence[Stage], copying: Tiled) -> list[Tiled]:

@@ -67,6 +67,6 @@ def parallel_loop(tiled: Tiled, macro: Sequence[Loop], tiles: Mapping[str, tuple
     """The loop whose iterations go to threads: the outermost with enough of them, else the longest."""
     if prod(tiled.ranges.values()) < SERIAL_POINTS:
         return None
-    counts = {m: trips(m, tiled.ranges, tiles) for m in macro if not m.level and m.iterator != tiled.turns}
+    counts = {m: trips(m, tiled.ranges, tiles) for m in tiled.for_threads(macro)}
     best = parallel_first(list(counts), counts, tiled.target)[0] if counts else None
     return best if best is not None and counts[best] > 1 else None

@@ -26,8 +26,8 @@ def tiled_space(
     task: Task, target: Target, stages: list[Stage], unpacked: bool = False, stored: bool = False
 ) -> tuple[Task, Tiled | None]:
     """The Task as its reduction is tiled, after more stages, and what can be chosen; None if it is not tiled.
-    `unpacked`: vectors are read where they lie, though each lies far from the last. `stored`: results are, whatever
-    reads them."""
+    `unpacked`: vectors are read where they lie, though each lies far from the last. `stored`: register
+    tiles are copied out, though what reads them could take them from registers."""
     task = padded(task, stages)
     task = inlined(task, stages)
     anchor = reduction_of(task)

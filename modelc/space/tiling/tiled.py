@@ -147,7 +147,9 @@ class Tiled:
         plain = reads_plainly(self.consumers[0], anchor.writes[0].buffer)
         assert plain is not None
         self.strides = output_strides(task, anchor, self.consumers[0], plain)
-        self.turns = self._turns()
+        reduced, written = {i.name for i in self.consumers[0].reduction}, anchor.writes[0].indices
+        # over parts of the reduction that the consumer adds up in turn, its loops outside (sketches/parts.py)
+        self.turns = next((str(written[d]) for d, name in plain.items() if name in reduced), None)
         spatial = [i.name for i in anchor.spatial if i.extent > 1 and i.name not in (vector, self.turns)]
         spatial.sort(key=lambda n: -abs(self.strides.get(n) or 0))
         reused = [n for n in spatial if any(r.strides[n] == 0 for r in self.vectors())]
@@ -161,14 +163,6 @@ class Tiled:
         if unit.stores_accumulators:
             (self.result,) = self.consumers
             self.consumers = [*self.consumers, *consumers_of(task, self.result)]
-
-    def _turns(self) -> str | None:
-        """The iterator over parts of the reduction that are added up in turn: its consumer reduces over that, and has
-        the loops outside (sketches/parts.py)."""
-        read = reads_plainly(self.consumers[0], self.anchor.writes[0].buffer) or {}
-        reduced = {i.name for i in self.consumers[0].reduction}
-        written = self.anchor.writes[0].indices
-        return next((str(written[d]) for d, name in read.items() if name in reduced), None)
 
     @property
     def dtype(self) -> str:
@@ -254,6 +248,10 @@ class Tiled:
     def macro_loops(self, knobs: TiledKnobs) -> list[Loop]:
         """The loops around the micro-kernel, from the outermost: the one that goes to threads, then the others."""
         return [*([knobs.parallel] if knobs.parallel else []), *(m for m in self.order(knobs) if m != knobs.parallel)]
+
+    def for_threads(self, macro: Sequence[Loop]) -> list[Loop]:
+        """Those of the `macro` loops whose iterations may go to threads: over whole iterators, and not in turn."""
+        return [loop for loop in macro if not loop.level and loop.iterator != self.turns]
 
     def order(self, knobs: TiledKnobs) -> list[Loop]:
         """The loops around the micro-kernel as one core would go through them."""
