@@ -134,8 +134,9 @@ Stmt = Leaf | Alloc | For | Branch | Call | Prefetch
 
 @dataclass(frozen=True)
 class Nest:
-    """Phases run one after the other; the outermost loop of a phase may be `parallel`. `temporaries` are Regions
-    shared by the phases, placed in the arena."""
+    """Phases run one after the other; the outermost loop of a phase may be `parallel`, and so may loops inside it that
+    are all that the one around them does: iterations of all together go to threads. `temporaries` are Regions shared by
+    the phases, placed in the arena."""
 
     name: str
     params: tuple[Region, ...]
@@ -149,6 +150,12 @@ class Nest:
 
     def __str__(self) -> str:
         return show_nest(self)
+
+
+def parallel_inside(body: tuple[Stmt, ...]) -> For | None:
+    """The parallel loop that is all that a body does, if it is one; prefetches may be in front of it."""
+    last = body[-1] if body else None
+    return last if isinstance(last, For) and last.tag == "parallel" else None
 
 
 def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:

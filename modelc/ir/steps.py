@@ -176,8 +176,11 @@ class _Walk:
         if stmt.tag not in TAGS and not stmt.intrinsic:
             tags = ", ".join((*TAGS, f"{INTRINSIC}NAME"))
             fail(where, f"unknown tag {stmt.tag!r} of loop {stmt.var}; known are {tags}")
-        if stmt.tag == "parallel" and (loops or around.branches):
+        if stmt.tag == "parallel" and (around.branches or any(x.tag != "parallel" for x in loops)):
             fail(where, f"loop {stmt.var} is parallel, and is not the outermost of its phase")
+        beside = [s for s in stmt.body if not isinstance(s, Prefetch)]
+        if len(beside) > 1 and any(isinstance(s, For) and s.tag == "parallel" for s in beside):
+            fail(where, f"a parallel loop is not all that the loop {stmt.var} around it does")
         vector = next((x for x in loops if x.tag == "vector"), None)
         if vector and stmt.tag != "unroll":
             fail(where, f"the {stmt.tag} loop {stmt.var} is inside the vector loop {plain(vector.var)}")

@@ -64,22 +64,24 @@ def _step(step: Step, nest: Nest) -> None:
 
 
 def _parallel(step: Step) -> None:
-    """Iterations of a parallel loop write elements of their own."""
-    if not step.loops or step.loops[0].tag != "parallel" or step.loops[0].extent == 1:
+    """Iterations of parallel loops write elements of their own."""
+    parallel = [loop.var for loop in step.loops if loop.tag == "parallel" and loop.extent != 1]
+    if not parallel:
         return
-    loop = step.loops[0]
     for write in step.writes():
         if step.storage[write.buffer].depth > 0 or any(loads(i) for i in write.indices):
             continue
         shown = plain(write)
         try:
-            written = image([Var(loop.var), *write.indices], step.grid(), static(step.guards))
+            written = image([*map(Var, parallel), *write.indices], step.grid(), static(step.guards))
             alone = image(write.indices, step.grid(), static(step.guards))
         except TooLarge:
             continue
         if not written.empty and _count(written) != _count(alone):
-            times = "two iterations" if loop.var in variables(write) else "all iterations"
-            fail(step.where, f"{times} of the parallel loop {plain(loop.var)} write one element of {shown}")
+            missing = [var for var in parallel if var not in variables(write)]
+            times, vars = ("all", missing[:1]) if missing else ("two", parallel)
+            named = f"the parallel loop{'s' * (len(vars) > 1)} {', '.join(map(plain, vars))}"
+            fail(step.where, f"{times} iterations of {named} write one element of {shown}")
 
 
 def _count(i: Image) -> int:

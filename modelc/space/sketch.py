@@ -27,6 +27,7 @@ from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.loop import Loop
 from modelc.space.cost.terms import seconds
 from modelc.space.cost.work import Work
+from modelc.space.tiling.parallel import with_joined_loops
 from modelc.target import Target
 
 Value = int | str | Loop | None  # a whole number, a word, or a loop (None: no loop)
@@ -139,8 +140,9 @@ class Sketch(ABC):
         return prod(self.sizes)
 
     def candidate(self, point: Sequence[int] | Points) -> Candidate:
-        """The schedule that `point` describes."""
-        return self.candidate_of(self.values(point))
+        """The schedule that `point` describes: with further loops on threads, where the knob's are too few."""
+        values = self.values(point)
+        return with_joined_loops(self.derived(values), self.candidate_of(values), self.target)
 
     def values(self, point: Sequence[int] | Points) -> dict[str, Any]:
         """What each knob is at `point`."""

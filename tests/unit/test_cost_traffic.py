@@ -93,7 +93,7 @@ def test_the_busiest_core_has_what_the_pool_gives_it(extent: int, tile: int, cor
     bounds = [trips * k // chunks for k in range(chunks + 1)]
     values = [min(extent, last * tile) - first * tile for first, last in pairwise(bounds)]
     shares = [sum(values[chunks * k // cores : chunks * (k + 1) // cores]) for k in range(cores)]
-    found = float(busiest_share(extent, tile, cores))
+    found = float(busiest_share([(extent, tile)], cores))
     if trips == chunks:
         assert found == pytest.approx(max(shares) / extent)
     assert 1 / cores <= found + 1e-9 and found <= 1

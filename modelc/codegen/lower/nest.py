@@ -2,9 +2,9 @@
 
     void NAME(T* param..., uint8_t* scratch, int32_t begin, int32_t end)
 
-runs iterations [begin, end) of the phase's parallel loop. Unrolled loops are expanded here and vector loops become
-vector expressions, so that TVM only simplifies and generates code: what the Nest says is what runs. Register storage
-becomes one stack slot per vector, which LLVM promotes to registers.
+runs iterations [begin, end) of the phase's parallel loops, counted as of one. Unrolled loops are expanded here and
+vector loops become vector expressions, so that TVM only simplifies and generates code: what the Nest says is what runs.
+Register storage becomes one stack slot per vector, which LLVM promotes to registers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, bounds, simplify
 from modelc.ir.block import AGGREGATIONS
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, dtype_of, loads, op, select, substitute
-from modelc.ir.nest import Alloc, Branch, Call, For, Leaf, Nest, Prefetch, Stmt, phase_regions
+from modelc.ir.nest import Alloc, Branch, Call, For, Leaf, Nest, Prefetch, Stmt, parallel_inside, phase_regions
 from modelc.ir.nest import walk as statements
 from modelc.ir.sizes import expr_of, is_sized, least, most
 from modelc.target import Intrinsic
@@ -95,6 +95,11 @@ def _lowered(nest: Nest, body: tuple[Stmt, ...], symbol: str, intrinsics: Sequen
     first = _Lowering(nest, body, symbol, intrinsics, counts)
     phase = first.phase()
     return _Lowering(nest, body, symbol, intrinsics, counts, first.files).phase() if first.files else phase
+
+
+def iterations(parallel: For | None) -> int:
+    """How many iterations a phase's parallel loop and those inside it have together."""
+    return 1 if parallel is None else parallel.extent * iterations(parallel_inside(parallel.body))
 
 
 class _Lowering(Expressions):
@@ -134,16 +139,11 @@ class _Lowering(Expressions):
             storage[region.name] = Memory(region, buffer)
         begin, end = tx.Var("begin", "int32"), tx.Var("end", "int32")
         scope = Scope(storage=storage)
-        first = self.body[0] if len(self.body) == 1 else None
+        first = parallel_inside(self.body)
         before = self.shaping(self.body)
         with importing() as texts:
-            extent = 1
-            if isinstance(first, For) and first.tag == "parallel":
-                extent = first.extent
-                inner = bind(scope, first.var, Var(first.var), extent)
-                var, inside = self.inside(first.var, lambda: self.block(first.body, inner))
-                first_one, count = (tx.Cast(self.counts, x) for x in (begin, end - begin))
-                code = [tx.For(var, first_one, count, tx.ForKind.SERIAL, inside)]
+            if first is not None:
+                code = self.share(first, scope, tx.Cast(self.counts, begin), tx.Cast(self.counts, end))
             else:
                 code = self.block(self.body, scope)
         if self.open is not None:
@@ -155,7 +155,27 @@ class _Lowering(Expressions):
         args, leaves = tuple(r.name for r in regions), (s for s in statements(self.body) if isinstance(s, Leaf))
         written = frozenset(write.buffer for leaf in leaves for write in leaf.writes) & {*args}
         applied = tuple(self.applied.values())
+        extent = iterations(first)
         return Phase(KernelStep(self.symbol, args, written, extent, self.scratch_bytes, applied, numbers), function)
+
+    def share(self, loop: For, scope: Scope, begin: Any, end: Any) -> list[Any]:
+        """Iterations [begin, end) of a parallel loop and of those inside it, counted as of one loop: of the outer loop
+        those that have a part in it, of the loop inside what these numbers leave of each."""
+        inner, bound = parallel_inside(loop.body), bind(scope, loop.var, Var(loop.var), loop.extent)
+        if inner is None:
+            var, inside = self.inside(loop.var, lambda: self.block(loop.body, bound))
+            return [tx.For(var, begin, end - begin, tx.ForKind.SERIAL, inside)]
+        each = integer(self.counts, iterations(inner))
+        zero, one = integer(self.counts, 0), integer(self.counts, 1)
+
+        def body() -> list[Any]:
+            before = self.loop_vars[loop.var] * each
+            part = tx.Max(begin - before, zero), tx.Min(end - before, each)
+            return [*self.block(loop.body[:-1], bound), *self.share(inner, bound, *part)]
+
+        var, inside = self.inside(loop.var, body)
+        first, behind = tx.floordiv(begin, each), tx.floordiv(end - one, each) + one
+        return [tx.For(var, first, behind - first, tx.ForKind.SERIAL, inside)]
 
     def prefetch(self, stmt: Prefetch, scope: Scope) -> Any:
         """A read that is soon to come, into the second-level cache: what is worked on keeps the first to itself; or a

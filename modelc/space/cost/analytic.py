@@ -22,7 +22,7 @@ from modelc.space.cost.register_tile import kernel_cycles, registers
 from modelc.space.cost.terms import seconds
 from modelc.space.cost.transfers import transfer_seconds
 from modelc.space.cost.work import SOURCES, Work, level_of
-from modelc.space.tiling.parallel import busiest_share
+from modelc.space.tiling.parallel import busiest_share, joined
 from modelc.space.tiling.tiled import MOST_COPIES
 from modelc.target import CostParameters
 
@@ -48,7 +48,7 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     asked = cores or model.cores
     cores = 1 if model.parallel[0] is None else asked  # that work
     walk = _walk(model, population, cores)
-    boxes, trips, depth, share = walk.boxes, walk.trips, walk.depth, walk.share
+    boxes, trips, depth, share, own = walk.boxes, walk.trips, walk.depth, walk.share, walk.own
     members, loops, inner = len(population), np.arange(len(boxes))[:, None], len(tiled.reduction)
     line = target.caches[0].line
     footprints = [_reshaped(footprint(o.reach, boxes.reshape(-1, boxes.shape[2]), line), members) for o in operands]
@@ -59,7 +59,6 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     passes = np.prod(np.where(around, trips, 1.0), axis=0)
     fetched = (passes > 1) & (trips[depth, each] > 1)  # panels: see nest/prefetch.py
     prefetched = reduce_sum(packed * fetched * inside[:, depth, each])
-    own = np.where(model.moving[:, population.parallel], cores, 1)  # copies of what is held [operands x P]
     times = np.array([o.times for o in operands])[:, None]
     moved: list[Floats] = []  # of each level, [operands x P]
     for cache in target.caches:
@@ -163,6 +162,7 @@ class _Walk:
 
     boxes: Ints  # [loops + 1 x P x iterators] inside each loop and around all
     trips: Floats  # [loops x P]
+    own: Floats  # [operands x P] copies of what is held: cores that have a part of their own
     depth: Ints  # [P] of the loop over panels
     share: Floats  # [P] the part of the work that the busiest core has
     groups: tuple[tuple[NDArray[np.intp], list[Loop]], ...]  # (members, their loops, outermost first)
@@ -173,15 +173,15 @@ def _walk(model: Model, population: Population, cores: int) -> _Walk:
     for by_rows, parallel in sorted(set(zip(population.by_rows.tolist(), population.parallel.tolist(), strict=True))):
         which = np.flatnonzero((population.by_rows == by_rows) & (population.parallel == parallel))
         members = population.take(which)
-        loops, share = _loops(model, by_rows, parallel), _share(model, members, cores)
-        boxes, trips = _boxes(model, members, loops, share)
+        loops, (share, own, values) = _loops(model, by_rows, parallel), _divided(model, members, cores)
+        inside, around = _boxes(model, members, loops, values)
         panels = len(loops) - 1 - loops.index(model.tiled.panels)
-        parts.append((np.stack(boxes), np.stack(trips), np.full(len(which), panels), share))
+        parts.append((np.stack(inside), np.stack(around), np.full(len(which), panels), share, own))
         groups.append((which, loops))
     back = np.argsort(np.concatenate([which for which, _ in groups]), kind="stable")
-    boxes_, trips_, depth, share_ = zip(*parts, strict=True)
-    every = np.concatenate(boxes_, axis=1)[:, back], np.concatenate(trips_, axis=1)[:, back]
-    return _Walk(*every, np.concatenate(depth)[back], np.concatenate(share_)[back], tuple(groups))
+    boxes_, trips_, depth, share_, own_ = zip(*parts, strict=True)
+    boxes, trips, own = (np.concatenate(arrays, axis=1)[:, back] for arrays in (boxes_, trips_, own_))
+    return _Walk(boxes, trips, own, np.concatenate(depth)[back], np.concatenate(share_)[back], tuple(groups))
 
 
 def _loops(model: Model, by_rows: bool, parallel: int) -> list[Loop]:
@@ -202,22 +202,38 @@ def _tile(model: Model, population: Population, loop: Loop) -> Ints:
     return one
 
 
-def _share(model: Model, population: Population, cores: int) -> Floats:
-    """The part of the work that the busiest core has."""
-    parallel = model.parallel[int(population.parallel[0])]
-    if parallel is None or cores == 1:
-        return np.ones(len(population))
-    return busiest_share(model.tiled.ranges[parallel.iterator], _tile(model, population, parallel), cores)
+def _divided(model: Model, population: Population, cores: int) -> tuple[Floats, Floats, dict[str, Floats]]:
+    """How the loops that go to threads divide the work of members whose loops have one order: (the part of it that the
+    busiest core has [P]; copies of operands [operands x P]; by iterators, the part of values that a core has [P])."""
+    members, first = len(population), int(population.parallel[0])
+    loops = model.together(bool(population.by_rows[0]), first) if cores > 1 else []
+    own = np.ones((len(model.operands), members))
+    if not loops:
+        return np.ones(members), own, {}
+    spans = [(model.tiled.ranges[loop.iterator], _tile(model, population, loop)) for loop in loops]
+    share = np.broadcast_to(busiest_share(spans, cores, model.target.cores), members)
+    which = [*joined(spans, model.target.cores), np.zeros((), np.bool_)]
+    parts, around, left = dict[str, Floats](), np.ones(members), np.full(members, float(cores))
+    for loop, (extent, tile), there, inside in zip(loops, spans, which, which[1:], strict=False):
+        trips = -(-extent // tile)
+        parts[loop.iterator] = np.where(there, np.clip(share * around, 1 / trips, 1.0), 1.0)
+        around = around * np.where(there, trips, 1)
+        divided = np.where(inside, np.minimum(left, trips), np.where(there, left, 1.0))
+        left = np.maximum(1.0, left / divided)
+        own = own * np.where(model.moving[:, [model.parallel.index(loop)]], divided, 1.0)
+    return share, own, parts
 
 
-def _boxes(model: Model, population: Population, loops: list[Loop], share: Floats) -> tuple[list[Ints], list[Floats]]:
-    """(boxes inside each loop and around all, trips of each loop), innermost first, of one core."""
+def _boxes(
+    model: Model, population: Population, loops: list[Loop], parts: Mapping[str, Floats]
+) -> tuple[list[Ints], list[Floats]]:
+    """(boxes inside each loop and around all, trips of each loop), innermost first, of one core, which has `parts` of
+    the values of iterators."""
     ranges = model.tiled.ranges
     box = np.array([[ranges[n] for n in model.iters]] * len(population), np.int64)
-    parallel = model.parallel[int(population.parallel[0])]
-    if parallel is not None:
-        k = model.iters.index(parallel.iterator)
-        box[:, k] = np.ceil(box[:, k] * share)
+    for name, part in parts.items():
+        k = model.iters.index(name)
+        box[:, k] = np.ceil(box[:, k] * part)
     boxes, trips = [box], []
     for loop in loops:
         k = model.iters.index(loop.iterator)

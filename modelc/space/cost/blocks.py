@@ -106,10 +106,10 @@ def _share(task: Task, block: Block, candidate: Candidate, cores: int) -> float:
     while (at := candidate.blocks[name].at) is not ROOT:
         name = at.block
     root, schedule = task.block(name), candidate.blocks[name]
-    loop = next((loop for loop in schedule.order if schedule.tags.get(loop) == "parallel"), None)
-    if cores == 1 or loop is None or not isinstance(root, Block):
+    loops = [loop for loop in schedule.order if schedule.tags.get(loop) == "parallel"]
+    if cores == 1 or not loops or not isinstance(root, Block):
         return 1.0
-    return float(busiest_share(*span(loop, root.ranges, schedule.tiles), cores))
+    return float(busiest_share([span(loop, root.ranges, schedule.tiles) for loop in loops], cores))
 
 
 def _again(task: Task, block: Block, candidate: Candidate) -> float:

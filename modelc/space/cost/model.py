@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import takewhile
 from math import prod
 
 import numpy as np
@@ -81,6 +82,14 @@ class Model:
         """The loops around the micro-kernel, from the outermost: they depend on no size."""
         knobs = TiledKnobs(tuple((n, 1) for n in self.tiled.inside), 1, 1, by_rows, self.parallel[parallel])
         return self.tiled.macro_loops(knobs)
+
+    def together(self, by_rows: bool, parallel: int) -> list[Loop]:
+        """The loops that may go to threads together, the parallel one first: up to one that a copy is in."""
+        macro = self.macro_loops(by_rows, parallel) if self.parallel[parallel] else []
+        loops = [*takewhile(self.parallel.__contains__, macro)]
+        moving = (self.tiled.moving(copy.read, macro) for copy in self.copies if copy.read is not None)
+        copied_in = [loops.index(within[-1]) for within in moving if within and within[-1] in loops]
+        return loops[: min(copied_in, default=len(loops)) + 1]
 
     @cached_property
     def moving(self) -> Bools:

@@ -19,7 +19,7 @@ from modelc.ir.candidate import BlockSchedule, Candidate
 from modelc.ir.expr import Const, Expr, Load, Op, Var, op, rebuilt, sizes, substitute, variables
 from modelc.ir.layout import Layout
 from modelc.ir.loop import ROOT, Inside, Loop
-from modelc.ir.nest import INTRINSIC, Alloc, Branch, Call, For, Leaf, Nest, Prefetch, Region, Stmt
+from modelc.ir.nest import INTRINSIC, Alloc, Branch, Call, For, Leaf, Nest, Prefetch, Region, Stmt, parallel_inside
 from modelc.ir.sizes import DependsOnSize, is_sized, larger, most, smaller
 from modelc.space.analysis.boxes import Box, Domain, Span, box, placed_domains, whole
 from modelc.space.analysis.conditions import (
@@ -96,6 +96,7 @@ class Site:
     trips: Trips = field(default_factory=dict)  # of those of them that are as long as a run says
     part: str = "assign"  # until the first reduction loop; then "init" or "update"
     k: int = 0
+    threads: bool = False  # whether all that is around are parallel loops, with nothing beside the site
 
 
 def build_nest(task: Task, candidate: Candidate, line: int = 64) -> Nest:
@@ -145,7 +146,7 @@ class _Builder:
             if isinstance(block, OpaqueBlock):
                 phases.append((Call(block.name, block.meaning, block.inputs, block.outputs, block.attrs),))
             elif self.schedules[block.name].at is ROOT:
-                phases.append(tuple(self.descend(Site(block, whole(block), storage, block.where))))
+                phases.append(tuple(self.descend(Site(block, whole(block), storage, block.where, threads=True))))
         return Nest(self.task.name, tuple(params), self.task.outputs, tuple(phases), tuple(temporaries))
 
     def scope(self, buffer: str) -> str:
@@ -191,10 +192,12 @@ class _Builder:
         if all(is_one(site.domain[n].extent) for n in names):
             bases = {n: site.domain[n].base for n in names}
             condition = simplified(substitute(value.args[0], bases), site.ranges)
-            then, otherwise = (
-                self.descend(replace(site, block=replace(site.block, body=(v,)))) for v in value.args[1:]
-            )
             decision = decided(condition, site.ranges, site.trips)
+            threads = site.threads and decision is not None
+            then, otherwise = (
+                self.descend(replace(site, block=replace(site.block, body=(v,)), threads=threads))
+                for v in value.args[1:]
+            )
             if decision is not None:
                 return then if decision else otherwise
             return [Branch(condition, tuple(then), tuple(otherwise))]
@@ -212,8 +215,8 @@ class _Builder:
             settled_value = settled(value, {name: high - low}, {name: at})
             settled_value = substitute(settled_value, {name: at}) if high == low + 1 else settled_value
             domain = {**site.domain, name: Span(Const(low), high - low)}
-            further = replace(site, block=replace(site.block, body=(settled_value,)), domain=domain)
-            result += self.loop(further)
+            block, threads = replace(site.block, body=(settled_value,)), site.threads and len(parts) == 1
+            result += self.loop(replace(site, block=block, domain=domain, threads=threads))
         return result
 
     def loop(self, site: Site) -> list[Stmt]:
@@ -225,6 +228,8 @@ class _Builder:
         tiles = schedule.tiles.get(name, ())
         tile = tiles[level] if level < len(tiles) else 1
         span = site.domain[name]
+        if tag == "parallel" and site.ranges and (not site.threads or is_sized(span.extent)):
+            tag = "for"  # each iteration of the loop around is a thread's, whole
         if is_sized(span.extent):
             return self.loop_in_run(site, span, tile, tag)
         full, left = divmod(span.extent, tile)
@@ -236,25 +241,32 @@ class _Builder:
                 full, left = full + 1, 0
         var = _unused(loop, site.ranges)
 
-        def body(index: Expr, count: int, extent: int, reserved: bool = False) -> tuple[Stmt, ...]:
+        def body(
+            index: Expr, count: int, extent: int, reserved: bool = False, threads: bool = False
+        ) -> tuple[Stmt, ...]:
             ranges = {**site.ranges, var: count} if count > 1 or reserved else site.ranges
             base = simplify(op("add", span.base, op("mul", index, tile)), ranges)
-            inner = replace(site, domain={**site.domain, name: Span(base, extent)}, ranges=ranges)
+            inner = replace(site, domain={**site.domain, name: Span(base, extent)}, ranges=ranges, threads=threads)
             hints = self.hints(inner, index, tile) if site.part != "init" else []
             return (*hints, *self.place(inner))
 
         if tag == "parallel" and left and full:
-            then = body(Var(var), full, tile, reserved=True)
-            otherwise = body(Const(full), full + 1, left)
-            return [For(var, full + 1, (Branch(op("lt", Var(var), full), then, otherwise),), tag)]
+            for threads in (site.threads, False):
+                then = body(Var(var), full, tile, True, threads)
+                otherwise = body(Const(full), full + 1, left, False, threads)
+                branch = _branch(op("lt", Var(var), full), then, otherwise)
+                if branch is not None:
+                    return [For(var, full + 1, (branch,), tag)]
         every = site.part == "init" or (site.part == "assign" and bool(site.block.reduction))  # gets its identity
         uncut = every or tag == "parallel"
         full, limit = (full, full) if uncut else clipped(name, full, tile, site.domain, site.where)
+        threads = site.threads and full == limit and not left
         result: list[Stmt] = []
         if full == 1 and not applied:
-            result += body(Const(0), 1, min(tile, span.extent) if name not in schedule.padded else tile)
+            result += body(Const(0), 1, min(tile, span.extent) if name not in schedule.padded else tile, False, threads)
         elif full:
-            result.append(For(var, full, body(Var(var), full, tile, applied), tag))
+            threads &= tag == "parallel"
+            result.append(For(var, full, body(Var(var), full, tile, applied, threads), tag))
         for start in range(full, limit):  # iterations in which a condition has to be looked at
             result += body(Const(start), 1, tile)
         if left:
@@ -312,7 +324,8 @@ class _Builder:
         ranges, trips = {**site.ranges, var: at_most}, {**site.trips, var: part.counts}
         start = op("add", site.domain[name].base, part.start)
         base = simplify(op("add", start, op("mul", Var(var), part.step)), ranges)
-        inner = replace(site, domain={**site.domain, name: Span(base, part.extent)}, ranges=ranges, trips=trips)
+        span = Span(base, part.extent)
+        inner = replace(site, domain={**site.domain, name: span}, ranges=ranges, trips=trips, threads=False)
         soon, tile = (min(SOON, most(count)), part.step) if part.whole else (1, most(part.extent))
         index = simplify(op("floordiv", op("add", part.start, op("mul", Var(var), part.step)), tile), ranges)
         hints = self.hints(inner, index if soon > 1 else Const(0), tile, soon) if site.part != "init" else []
@@ -392,7 +405,7 @@ class _Builder:
         for b in before:
             where = (*b.where, *inside(b, domains[b.name], ranges, site.trips))
             stmts += self.descend(Site(b, domains[b.name], storage, where, ranges, site.trips))
-        stmts += self.descend(replace(further, storage=storage))
+        stmts += self.descend(replace(further, storage=storage, threads=False))
         for b in after:
             stmts += self.descend(Site(b, domains[b.name], storage, b.where, ranges, site.trips))
         return stmts
@@ -467,6 +480,19 @@ class _Builder:
         shape = tuple(extents)
         region = Region(name, buffer.dtype, _stored(name, layout, shape))
         return Storage(region, tuple(span.base for span in box), shape, layout)
+
+
+def _branch(condition: Expr, then: tuple[Stmt, ...], otherwise: tuple[Stmt, ...]) -> Stmt | None:
+    """A branch; where both sides are the same parallel loops, these around it. None where they are other ones, or do
+    more than that."""
+    loops = parallel_inside(then), parallel_inside(otherwise)
+    if loops == (None, None):
+        return Branch(condition, then, otherwise)
+    one, other = loops
+    if one is None or other is None or len(then) + len(otherwise) > 2 or replace(one, body=other.body) != other:
+        return None
+    inside = _branch(condition, one.body, other.body)
+    return None if inside is None else replace(one, body=(inside,))
 
 
 def _stored(name: str, layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:

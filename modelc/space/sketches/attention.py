@@ -461,7 +461,8 @@ class Attention(Sketch):
             kernel = RegisterTile(values[f"{prefix}.rows"], values[f"{prefix}.vectors"])
             cycles += self.kernel_cycles(block, tile, kernel)
         heads = prod(self.trips(loop, tile) for loop in self.lead_loops()[:-1])
-        share = float(busiest_share(*self.span(parallel, tile), cores)) if self.long else 1.0
+        spans = [self.span(loop, tile) for loop in self.lead(parallel)]
+        share = float(busiest_share(spans, cores, self.target.cores)) if self.long else 1.0
         candidate, task = self.as_ruled
         compute = np.array([(heads * cycles + self.around) * share])
         more = self.phases(parallel) - self.phases(self.start_values()["parallel"])

@@ -221,6 +221,12 @@ class Strassen(Products):
         inside = {self.roles.owned[n] for n in self.gemm.inside}
         return [n for n in self.roles.others if n not in inside]
 
+    def around_sums(self, outer: Sequence[Loop]) -> list[Loop]:
+        """Those of the `outer` loops, in their order, that sums of the data are inside: all where these are a phase."""
+        around = [self.chunk_loop, *(Loop(n, 0) for n in self.outside if n in self.roles.samples)]
+        last = len(outer) - 1 if outer[0] == self.panels else max(map(outer.index, around))
+        return [*outer[: last + 1]]
+
     def legal(self, points: Points) -> Bools:
         """Registers hold the products' tile, which is no larger than a chunk."""
         return np.asarray(self.tiles_fit(points) | (points == self.start()).all(axis=1), np.bool_)
@@ -235,8 +241,7 @@ class Strassen(Products):
         inside = [n for n in roles.others if n not in self.outside]
         first = values["parallel"]
         outer = [first, *(loop for loop in self.open_loops() if loop != first)]
-        around = [self.chunk_loop, *(Loop(n, 0) for n in self.outside if n in roles.samples)]
-        sums = ROOT if first == self.panels else Inside(owner, max(around, key=outer.index))
+        sums = ROOT if first == self.panels else Inside(owner, self.around_sums(outer)[-1])
         vectors, columns = Loop(v, 1), roles.columns
         order = (*outer, Loop(rows, 1), *(Loop(n, 0) for n in inside), vectors, *parts, Loop(v, 2))
         tags = dict.fromkeys(parts, "unroll") | {first: "parallel", order[-1]: "vector"}
@@ -305,7 +310,9 @@ class Strassen(Products):
         target = self.target
         chunk, vectors = self.column(points, "chunk"), self.column(points, "vectors")
         loops = [x for k in self.all_knobs() if k.name == "parallel" for x in k.values if isinstance(x, Loop)]
-        every = np.stack([busiest_share(*self.span(loop, chunk, vectors), cores) for loop in loops])
+        orders = [[first, *(loop for loop in self.open_loops() if loop != first)] for first in loops]
+        spans = [[self.span(loop, chunk, vectors) for loop in self.around_sums(order)] for order in orders]
+        every = np.stack([busiest_share(together, cores, self.target.cores) for together in spans])
         parallel = self.index(points, "parallel")
         share = every[parallel, np.arange(len(points))]
         apart = np.array([loop == self.panels for loop in loops])[parallel]  # sums are a phase of their own

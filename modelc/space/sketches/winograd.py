@@ -412,8 +412,12 @@ class Winograd(Products):
     def shares(self, points: Points, knob: str, cores: int) -> Floats:
         """The part of the work that the busiest of `cores` cores has, by the loop that `knob` sends to threads [P]."""
         chunk, vectors = self.column(points, "chunk"), self.column(points, "vectors")
-        spans = [self.span(knob, loop, chunk, vectors) for loop in self.loops_of(knob)]
-        every = np.stack([busiest_share(extent, tile, cores) for extent, tile in spans])
+        orders = [
+            [first, *(loop for loop in self.open_loops(knob) if loop != first)] if first else [None]
+            for first in self.loops_of(knob)
+        ]
+        spans = [[self.span(knob, loop, chunk, vectors) for loop in order] for order in orders]
+        every = np.stack([busiest_share(together, cores, self.target.cores) for together in spans])
         return np.asarray(every[self.index(points, knob), np.arange(len(points))], np.float64)
 
     def loops_of(self, knob: str) -> list[Loop | None]:

@@ -1,30 +1,62 @@
-"""Which loop goes to threads, from how much work on, and how evenly."""
+"""Which loops go to threads, from how much work on, and how evenly.
+
+One loop goes to threads by a Sketch's knob. Where it has too few iterations for all cores, the loops inside it go with
+it (Ansor's fused parallel loops, section 4.2): iterations of all together are counted as of one loop.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from modelc.ir.loop import Loop
+from modelc.ir.block import Block, Task
+from modelc.ir.candidate import BlockSchedule, Candidate
+from modelc.ir.loop import ROOT, Inside, Loop, Root
+from modelc.ir.sizes import is_sized
+from modelc.space.analysis.loops import span
 from modelc.target import Target
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Spans = Sequence[tuple[ArrayLike, ArrayLike]]  # of loops: (values of the iterator in all, and in one iteration)
 
 SERIAL_POINTS = 1 << 13  # work below this many points is not worth waking a thread for
 CHUNKS_PER_CORE = 4  # a parallel loop has at least this many iterations per core where the extent allows it
 
 
-def busiest_share(extent: ArrayLike, tile: ArrayLike, cores: int) -> NDArray[np.float64]:
-    """The part of the work that the busiest of `cores` cores has, where a parallel loop covers `extent` values of its
-    iterator, `tile` in each iteration: iterations go to cores in as many chunks as there may be, and the last is cut
-    off at the end. Arguments and result are broadcast to each other."""
-    extent, tile = np.asarray(extent, np.int64), np.asarray(tile, np.int64)
-    trips = -(-extent // tile)
+def busiest_share(spans: Spans, cores: int, joining: int | None = None) -> Floats:
+    """The part of the work that the busiest of `cores` cores has, where the loops of `spans` go to threads together (of
+    them, those that joined() says for `joining` cores): iterations go to cores in as many chunks as there may be, and
+    the last of a single loop is cut off at the end. The sizes and the result are broadcast to each other."""
+    extent, tile = (np.asarray(x, np.int64) for x in spans[0])
+    counts = _counts(spans)
+    which = joined(spans, joining) if joining else [np.ones((), np.bool_)] * len(spans)
+    first, *others = (np.where(there, n, 1) for there, n in zip(which, counts, strict=True))
+    trips = reduce(np.multiply, others, first)
     chunks = np.minimum(trips, cores * CHUNKS_PER_CORE)
-    most = -(-chunks // cores)  # of one core
-    left_out = np.where((trips == chunks) & (chunks % cores == 1 % cores), trips * tile - extent, 0)
-    values = np.where(trips == chunks, most * tile - left_out, extent * most / chunks)
+    most, alone = -(-chunks // cores), trips == first  # chunks of one core
+    left_out = np.where(alone & (chunks % cores == 1 % cores), trips * tile - extent, 0)
+    values = np.where(trips == chunks, most * first * tile / trips - left_out, extent * most / chunks)
     return np.asarray(np.minimum(1.0, values / extent), np.float64)
+
+
+def joined(spans: Spans, cores: int) -> list[Bools]:
+    """Which of the loops that may go to threads together do, the outermost first: further ones as long as there are
+    fewer iterations than CHUNKS_PER_CORE for each of `cores`."""
+    which, trips = list[Bools](), np.ones((), np.int64)
+    for count in _counts(spans):
+        which.append(np.asarray(trips < cores * CHUNKS_PER_CORE, np.bool_))
+        trips = trips * count
+    return [np.ones((), np.bool_), *which[1:]]
+
+
+def _counts(spans: Spans) -> list[NDArray[np.int64]]:
+    """Iterations of each loop."""
+    return [np.asarray(-(-np.asarray(extent) // np.asarray(tile)), np.int64) for extent, tile in spans]
 
 
 def parallel_first(loops: list[Loop], trips: Mapping[Loop, int], target: Target) -> list[Loop]:
@@ -33,3 +65,32 @@ def parallel_first(loops: list[Loop], trips: Mapping[Loop, int], target: Target)
     many = (loop for loop in trips if trips[loop] >= 2 * target.cores)
     first = next(many, None) or max(trips, key=trips.__getitem__)
     return [first, *(loop for loop in loops if loop != first)]
+
+
+def with_joined_loops(task: Task, candidate: Candidate, target: Target) -> Candidate:
+    """`candidate`, a schedule of `task`, in which loops inside a parallel one go to threads with it where that has too
+    few iterations: loops over whole spatial iterators, up to one that storage or another Block is in."""
+    if target.cores == 1:
+        return candidate
+    taken = {s.at for s in candidate.blocks.values()}
+    blocks = dict(candidate.blocks)
+    for block in (b for b in task.blocks if isinstance(b, Block)):
+        schedule = blocks[block.name]
+        if schedule.at is ROOT and schedule.order and schedule.tags.get(schedule.order[0]) == "parallel":
+            blocks[block.name] = _with_joined(block, schedule, taken, target.cores)
+    return replace(candidate, blocks=blocks)
+
+
+def _with_joined(block: Block, schedule: BlockSchedule, taken: set[Inside | Root], cores: int) -> BlockSchedule:
+    spatial = {i.name for i in block.spatial}
+    loops = [schedule.order[0]]
+    for loop in schedule.order[1:]:
+        open_loop = loop.iterator in spatial and not loop.level and loop not in schedule.tags
+        if not open_loop or Inside(block.name, loops[-1]) in taken:
+            break
+        loops.append(loop)
+    spans = [span(loop, block.ranges, schedule.tiles) for loop in loops]
+    if any(is_sized(extent) for extent, _ in spans):
+        return schedule
+    tags = {loop: "parallel" for loop, taken_too in zip(loops, joined(spans, cores), strict=True) if taken_too}
+    return replace(schedule, tags={**schedule.tags, **tags})

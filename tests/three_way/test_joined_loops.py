@@ -1,0 +1,81 @@
+"""Loops that go to threads together, where one alone has too few iterations for all cores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from contraction_tasks import conv, product
+from hypothesis import given
+from hypothesis import strategies as st
+from three_ways import Example, check, host_target, random_inputs, task_of
+
+from modelc.ir.block import Task
+from modelc.ir.nest import For, Nest, parallel_inside
+from modelc.policy import Policy
+from modelc.space.choose import DEFAULT, chosen
+from modelc.space.sketches.listing import sketches
+from modelc.space.tiling.parallel import CHUNKS_PER_CORE, busiest_share, joined
+
+TARGET = replace(host_target(), cores=16)
+DIRECT = Policy(winograd=False, strassen=False)
+TASKS = {
+    "window": (conv(1, 40, (7, 7), 96), DIRECT),
+    "filtered": (conv(1, 40, (14, 14), 96), Policy(strassen=False)),
+    "windows of each channel": (conv(2, 64, (6, 6), 64, group=64), DEFAULT),
+    "product": (product(40, 200, 97, before=(3,), bias=False), DEFAULT),
+    "products of two inputs": (task_of("MatMul", {}, [(5, 24, 100), (5, 100, 90)]), DEFAULT),
+}
+
+
+def parallel_loops(nest: Nest) -> list[int]:
+    """How many loops of each phase go to threads."""
+    counts = []
+    for phase in nest.phases:
+        loop: For | None = parallel_inside(phase)
+        counts.append(0)
+        while loop is not None:
+            counts[-1], loop = counts[-1] + 1, parallel_inside(loop.body)
+    return counts
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_points_of_every_sketch_compute_the_same(name: str) -> None:
+    """Threads take any part of the iterations: check() divides them."""
+    task, policy = TASKS[name]
+    example, most = Example(task, random_inputs(task), atol=1e-4), 0
+    for sketch in sketches(task, TARGET, policy)[:6]:
+        points = [sketch.start(), *sketch.random(1, np.random.default_rng(1))]
+        most = max(most, *(max(parallel_loops(check(example, sketch.candidate(p), TARGET).nest)) for p in points))
+    assert most > 1
+
+
+@pytest.mark.parametrize(
+    ("task", "alone"),
+    [(conv(1, 512, (7, 7), 512), 7), (product(40, 200, 512, before=(3,)), 3)],
+    ids=["window", "product"],
+)
+def test_the_schedule_that_is_chosen_has_work_for_every_core(task: Task, alone: int) -> None:
+    choice = chosen(task, TARGET, DIRECT)
+    loop = parallel_inside(choice.nest.phases[-1])
+    assert loop is not None and loop.extent >= alone
+    assert busiest_share([(alone, 1)], TARGET.cores) > 1.3 / TARGET.cores
+    assert max(parallel_loops(choice.nest)) > 1 or loop.extent >= 2 * TARGET.cores
+
+
+SIZES = st.tuples(st.integers(1, 12), st.integers(1, 5))
+
+
+@given(st.lists(SIZES, min_size=1, max_size=3), st.integers(1, 16))
+def test_the_busiest_core_has_its_part_of_all_iterations(tiles: list[tuple[int, int]], cores: int) -> None:
+    """Iterations are counted and cut as in runtime/modelc_pool.c; tiles are whole."""
+    spans = [(trips * tile, tile) for trips, tile in tiles]
+    which = joined(spans, cores)
+    trips = int(np.prod([n for (n, _), there in zip(tiles, which, strict=True) if there]))
+    chunks = min(trips, cores * CHUNKS_PER_CORE)
+    bounds = [trips * k // chunks for k in range(chunks + 1)]
+    shares = [bounds[chunks * (k + 1) // cores] - bounds[chunks * k // cores] for k in range(cores)]
+    share = float(busiest_share(spans, cores, cores))
+    assert share == pytest.approx(max(shares) / trips, rel=0.5 if trips > chunks else 1e-9)
+    assert not any(there for there, before in zip(which[1:], which, strict=False) if not before)
