@@ -112,8 +112,10 @@ def compile_(model: Path, no_bench: bool, verbose: bool, as_json: bool, **option
 
 
 def _show_why(path: Path, chosen: bool, measured: bool) -> None:
-    from modelc.compile.explain import explained
+    from modelc.compile.explain import explained, passes_run
 
+    for sentence in passes_run(path):
+        say(f"  {sentence}")
     who = "as --choices says" if chosen else "as measured, or by estimate" if measured else "by estimate"
     rows = [(why.kernel, why.precision, why.layout, why.algorithm) for why in explained(path, who)]
     show(("kernel", "computes in", "stores", "algorithm"), rows)

@@ -40,9 +40,9 @@ def list_(as_json: bool) -> None:
 @json_option
 def show(name: str, as_json: bool) -> None:
     """Prints a target's description."""
-    from modelc.target import load_target
+    from modelc.compile.pass_lists import loaded
 
-    _print(load_target(name), as_json)
+    _print(loaded(name), as_json)
 
 
 @targets.command()
@@ -50,9 +50,9 @@ def show(name: str, as_json: bool) -> None:
 @json_option
 def key(name: str, as_json: bool) -> None:
     """Prints what a target (default: this machine) is called in databases and by the workers of a cluster."""
-    from modelc.target import load_target
+    from modelc.compile.pass_lists import loaded
 
-    target_key = load_target(name).key
+    target_key = loaded(name).key
     if as_json:
         print_json("targets-key", {"key": target_key})
     else:
@@ -81,9 +81,10 @@ def probe_(output: Path | None, as_json: bool) -> None:
 def check(file: Path, as_json: bool) -> int:
     """Validates a target or a file of intrinsics; runs intrinsics against their semantics where that is possible."""
     from modelc.codegen.intrinsics.check import check_file
+    from modelc.compile.pass_lists import check_target_passes
 
     outcomes = []
-    for outcome in check_file(file):
+    for outcome in check_file(file, check_target_passes):
         outcomes.append(outcome)
         if not as_json:
             say(f"{outcome.name}: {outcome.status}, {outcome.reason}")

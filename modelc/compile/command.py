@@ -16,6 +16,7 @@ from modelc.compile.inputs import applied, as_chosen, made_for
 from modelc.compile.limits import Limits
 from modelc.compile.open_sizes import FoundDiffer, check_one_variant
 from modelc.compile.opening import decides_by_error, may_find, of_several_numbers, open_ranges, open_run
+from modelc.compile.pass_lists import scheduling
 from modelc.compile.pipeline import Run
 from modelc.compile.request import CompileRequest, named_target
 from modelc.compile.result import CompileResult
@@ -57,6 +58,7 @@ def compile_request(request: CompileRequest) -> CompileResult:
             wanted, ranges = of_several_numbers(wanted)
         steering = None if ranges else applied(wanted, path, request.inputs)
     target = target if target is not None else load_target("native")
+    passes = scheduling(settings, target)
     recipe = _recipe(request, locked)
     if request.precision == INT8 and isinstance(recipe, Recipe) and recipe.halves:
         settings = settings.allowing(precision="f16")
@@ -77,7 +79,9 @@ def compile_request(request: CompileRequest) -> CompileResult:
     }
     if steering is None:
         by_error = "precision auto, which is decided at one size (say f32 or bf16)"
-        check_one_variant(request, wanted, ranges, {by_error: decides_by_error(settings, target)})
+        tiled = f"passes over Blocks, {passes.whose}, which tile for one size (say --dim {next(iter(ranges))}=N)"
+        asked = {by_error: decides_by_error(settings, target), tiled: bool(passes.passes)}
+        check_one_variant(request, wanted, ranges, asked)
     database, note = database_for(request.database if request.choices is None and steering else False, write=False)
     with ExitStack() as stack:
         stack.enter_context(database or nullcontext())
@@ -87,7 +91,11 @@ def compile_request(request: CompileRequest) -> CompileResult:
         run_facts = {"given_inputs": request.inputs, **facts}
         as_before = not request.fixed.dims and not request.fixed.shapes
         one_size = steering is None or (len(steering.shapes) == 1 and isinstance(request.database, bool))
-        if one_size and (locked.finding if locked is not None else may_find(path, wanted, settings, target)):
+        if (
+            one_size
+            and not passes.passes
+            and (locked.finding if locked is not None else may_find(path, wanted, settings, target))
+        ):
             fixed = wanted if steering is None else replace(wanted, dims={}, shapes=steering.shapes)
             finding = open_run(asked_for, fixed, ranges, locked, steering is None and as_before, **run_facts).finding()
             if finding.any_size.found:

@@ -17,6 +17,7 @@ from modelc.compile.config import Config
 from modelc.compile.inputs import check_elements, check_states, fitting
 from modelc.compile.limits import Limits
 from modelc.compile.opened import Open
+from modelc.compile.pass_lists import simplifying
 from modelc.compile.precision import constant_bytes
 from modelc.compile.programs import Partitioning, Programs
 from modelc.compile.stages import Stages
@@ -131,7 +132,7 @@ class Compilation:
     def _simplified(self, graph: Graph, real: Reasons) -> Graph:
         """`graph` after the passes, where the contractions `real` are multiplied in float32."""
         machine = replace(Machine.of(self.target, self.config.policy.tensorize), real=real)
-        return run_passes(graph, self.config.simplify, machine, self._on_pass)
+        return run_passes(graph, simplifying(self.config, self.target).passes, machine, self._on_pass)
 
     def _real(self, original: Graph) -> Reasons:
         """The quantized contractions of a model that are multiplied in float32 by their price."""

@@ -17,12 +17,14 @@ from modelc.frontend.load.outline import read_outline
 from modelc.frontend.steering.states import MANY, states_by_name
 from modelc.passes import Spec, make_pass
 from modelc.policy import SCHEDULES, Policy
+from modelc.target.passes import is_spec
 from modelc.target.section import parse_yaml, read_text, shown
 from modelc.verify.compare import F16, Tolerance
 from modelc.verify.kernels.samples import EFFORTS
 
 PRECISIONS = ("f32", "bf16", "f16", "auto")
 PARAMS = ("stored", "opened", "auto")
+AS_TARGET = "target"  # a list of passes that a configuration leaves to the target
 JOINT = 0.3  # of tune's budget, where a configuration does not say
 
 
@@ -36,17 +38,18 @@ class Value(NamedTuple):
 FLAG = Value(lambda value: isinstance(value, bool), "true or false")
 NUMBER = Value(lambda n: type(n) in (int, float) and 0 <= n < 1e9, "a number from 0 (1e-4 is written 1.0e-4)")
 SHARE = Value(lambda n: type(n) in (int, float) and 0 <= n < 1, "a share from 0 to below 1, such as 0.3")
+PASS_LIST = Value(
+    lambda passes: passes == AS_TARGET or (isinstance(passes, list) and all(map(is_spec, passes))),
+    f"{AS_TARGET} (the list of its description, or else modelc's own), or a list of passes",
+)
 TOLERANCE = {"rms": NUMBER, "largest": NUMBER}
 SECTIONS: Mapping[str, Any] = {
     "inputs": Value(lambda tree: True, ""),  # which has a table of its own: Inputs
-    "simplify": Value(
-        lambda passes: isinstance(passes, list) and all(isinstance(one, str | dict) for one in passes),
-        "a list of passes",
-    ),
+    "simplify": PASS_LIST,
     "precision": Value(lambda name: name in PRECISIONS, ", ".join(PRECISIONS)),
     "partition": {"attention": FLAG},
     "layout": {"search": FLAG, "propagate": FLAG, "blocked": FLAG},
-    "schedule": dict.fromkeys(SCHEDULES, FLAG),
+    "schedule": {**dict.fromkeys(SCHEDULES, FLAG), "passes": PASS_LIST},
     "tune": {"joint": SHARE},
     "codegen": {
         "flush_denormals": FLAG,
@@ -65,7 +68,7 @@ SECTIONS: Mapping[str, Any] = {
 }
 LATER: Mapping[str, Mapping[str, Any]] = {  # keys that configurations, and choices, of before them lack
     "inputs": {"states": {}, "bounds": {}},
-    "schedule": {"strassen": False, "parts": False},
+    "schedule": {"strassen": False, "parts": False, "passes": AS_TARGET},
     "codegen": {"params": "auto"},
     "verify": {"check": "default", "f16": asdict(F16)},
 }
@@ -110,14 +113,16 @@ class TuneSettings:
 @dataclass(frozen=True)
 class Config:
     """`inputs`: what is fixed of the model's inputs. `simplify`: the passes over the Graph, in order, in the words of
-    modelc.passes. `policy`: what of Winograd, Strassen, intrinsics, attention and bfloat16 is allowed. `layout`: how
-    values are stored. `tune`: how the budget of tuning is divided. `flush_denormals`: whether a package computes with
-    subnormal numbers taken as zero. `check_addresses`: whether a run looks at indices and lengths in its data before it
-    addresses memory by them. `params`: whether sums of
-    weights are stored, or made when the package is opened; auto: where they make parameters too large otherwise."""
+    modelc.passes, and `schedule` those over Blocks, of modelc.space.passes; None: as the target says. `policy`: what of
+    Winograd, Strassen, intrinsics, attention and bfloat16 is allowed. `layout`: how values are stored. `tune`: how the
+    budget of tuning is divided. `flush_denormals`: whether a package computes with subnormal numbers taken as zero.
+    `check_addresses`: whether a run looks at indices and lengths in its data before it addresses memory by them.
+    `params`: whether sums of weights are stored, or made when the package is opened; auto: where they make parameters
+    too large otherwise."""
 
     inputs: Inputs
-    simplify: tuple[Spec, ...]
+    simplify: tuple[Spec, ...] | None
+    schedule: tuple[Spec, ...] | None
     policy: Policy
     layout: LayoutSettings
     flush_denormals: bool
@@ -154,11 +159,14 @@ class Config:
                     for name, sizes in self.inputs.dims.items()
                 },
             },
-            "simplify": list(self.simplify),
+            "simplify": _listed(self.simplify),
             "precision": self.policy.precision,
             "partition": {"attention": self.policy.attention},
             "layout": asdict(self.layout),
-            "schedule": {name: getattr(self.policy, name) for name in SCHEDULES},
+            "schedule": {
+                **{name: getattr(self.policy, name) for name in SCHEDULES},
+                "passes": _listed(self.schedule),
+            },
             "tune": asdict(self.tune),
             "codegen": {name: getattr(self, name) for name in SECTIONS["codegen"]},
             "verify": asdict(self.verify),
@@ -204,18 +212,28 @@ def parse_config(tree: Any, source: str) -> Config:
                     )
             tree["inputs"] = {key: given for key, given in of_inputs.items() if key not in GONE}
     top = _checked(tree, SECTIONS, source)
-    for one in top["simplify"]:
-        make_pass(one)
+    simplify, schedule = _passes(top["simplify"]), _passes(top["schedule"].pop("passes"))
+    for place, spec in enumerate(simplify or ()):
+        make_pass(spec, place=f"{source}: simplify[{place}]")
     verify = {**top["verify"], **{name: Tolerance(**top["verify"][name]) for name in ("bf16", "f16")}}
     return Config(
         inputs=_inputs(top["inputs"], source),
-        simplify=tuple(top["simplify"]),
+        simplify=simplify,
+        schedule=schedule,
         policy=Policy(**top["schedule"], **top["partition"], precision=top["precision"]),
         layout=LayoutSettings(**top["layout"]),
         tune=TuneSettings(**top["tune"]),
         **top["codegen"],
         verify=Verification(**verify),
     )
+
+
+def _passes(listed: Any) -> tuple[Spec, ...] | None:
+    return None if listed == AS_TARGET else tuple(listed)
+
+
+def _listed(passes: tuple[Spec, ...] | None) -> str | list[Spec]:
+    return AS_TARGET if passes is None else list(passes)
 
 
 def _checked(tree: Any, sections: Mapping[str, Any], source: str, path: str = "") -> dict[str, Any]:

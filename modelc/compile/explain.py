@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from modelc.compile.choices import parse_choices
+from modelc.compile.pass_lists import scheduling, sentences
 from modelc.package import read_choices, read_package
 
 PLAIN = ("inline", "always_inline", "skip", "pad", "cache")  # rules that change no arithmetic and no order of it
@@ -28,6 +29,8 @@ def explained(path: str | Path, constructed: str = "by estimate") -> list[Why]:
     package = read_package(path)
     choices = parse_choices(read_choices(package), f"{path}/choices.json")
     policy, search = choices.config.policy, choices.config.layout.search
+    if (passes := scheduling(choices.config, choices.target)).passes:
+        constructed = f"by the passes over Blocks, {passes.whose}"
     kept = set(choices.float32[0]) if choices.float32 else set()
     rows = []
     for step in package.manifest.variants[0].steps:
@@ -44,6 +47,12 @@ def explained(path: str | Path, constructed: str = "by estimate") -> list[Why]:
             )
         )
     return rows
+
+
+def passes_run(path: str | Path) -> tuple[str, ...]:
+    """The lists of passes that made a package, each as a sentence that says whose it is. Raises PackageError."""
+    choices = parse_choices(read_choices(read_package(path)), f"{path}/choices.json")
+    return sentences(choices.config, choices.target)
 
 
 def _precision(dtype: str, asked: str, kept: bool) -> str:

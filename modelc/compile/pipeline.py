@@ -17,12 +17,13 @@ from modelc.codegen.kernel import Kernel
 from modelc.compile.choices import Choices, blaming_choices, occurrences
 from modelc.compile.compilation import Compilation
 from modelc.compile.machine_code import MachineCode
+from modelc.compile.pass_lists import check_executable, notes_of, scheduling
 from modelc.compile.precision import Added, Arrays, errors_added, ways
 from modelc.compile.programs import Programs, parameter_bytes
 from modelc.compile.publish import Comparison, WrongByFiltering, offering_no_verify, publish
 from modelc.compile.result import CompileResult
 from modelc.compile.stages import Stopped
-from modelc.errors import ConfigError, VerificationError, blaming
+from modelc.errors import ConfigError, TargetError, VerificationError, blaming
 from modelc.forks import shared
 from modelc.frontend.load.beside import bytes_with_files_beside
 from modelc.frontend.load.origin import kept_origin
@@ -51,6 +52,7 @@ from modelc.plan.parameters import Parameters
 from modelc.plan.program import Compiled, plan_program
 from modelc.space.choose import Chosen
 from modelc.space.constants import Within, kept_within, model_bytes
+from modelc.space.passes.listed import scheduled
 from modelc.space.shared_packing import SharedPacking, shared_packing_of
 from modelc.target.family import priced_as_another
 from modelc.verify.check import drawn
@@ -86,6 +88,7 @@ class Run(Compilation):
     """The stages behind, and what is remembered of what was computed. A stage gives what the next one takes."""
 
     done: dict[str, Compiled] = field(default_factory=dict)  # kernels that there are, by the Task's hash
+    by_passes: dict[str, Candidate] = field(default_factory=dict)  # of the target's list, by the Task's hash
     rejected: int = 0  # schedules that the Nest's verifier refused
     shared_packing: SharedPacking = field(default_factory=SharedPacking)  # of what was scheduled last
     within: Within = field(default_factory=Within)  # how constants were kept within limits
@@ -94,6 +97,8 @@ class Run(Compilation):
         if self.stages.reach("package"):  # what would fail at the end, before any work
             check_place(output)
         require(self.target, self.config.policy.precision)  # what no tool mends, before tools are asked for
+        if self.stages.reach("codegen"):
+            check_executable(self.config, self.target)
         if self.stages.reach("codegen"):
             self.machine_code(self.store).check()
         if self.stages.reach("package"):
@@ -241,6 +246,7 @@ class Run(Compilation):
             self.recorded.take(canonical, occurrences(programs), self.config.policy, parameter_bytes(programs))
         tasks = {key: task for key, task in every.items() if key not in self.done}
         with self.stages.stage("schedule", f"{len(tasks)} distinct tasks") as dump:
+            self.run_block_passes(tasks)
             given = self.given
             self.schedules.prepare([task for key, task in tasks.items() if key not in given], True)
             if together:
@@ -273,6 +279,17 @@ class Run(Compilation):
                 task.canonical(), schedule.candidate, schedule.task, schedule.nest, kernels[name]
             )
         return {key: self.done[key] for key in every}
+
+    def run_block_passes(self, tasks: Mapping[str, Task]) -> None:
+        """Makes the Candidates of Tasks, by their hashes, for which the target lists passes over Blocks."""
+        passes = scheduling(self.config, self.target)
+        for key, task in tasks.items() if passes.passes else ():
+            if key not in self.tasks:
+                try:
+                    with blaming(place_of(task)):
+                        self.by_passes[key] = scheduled(task.canonical(), passes.passes, self.target)
+                except TargetError as wrong:
+                    raise TargetError(f"passes {passes.whose}, {place_of(task)}: {wrong}") from None
 
     def schedule_all(self, tasks: Mapping[str, Task], compiled: Collection[str]) -> dict[str, Chosen]:
         """What the Tasks by their hash are lowered from; Nests of those that are `compiled` were verified before."""
@@ -307,7 +324,7 @@ class Run(Compilation):
     def given(self) -> Mapping[str, Candidate]:
         """What is not open any more, by the Task's hash: what is compiled, was chosen before, or a database says."""
         recorded = self.recorded.candidates if self.recorded is not None else {}
-        return {**recorded, **self.tasks, **{key: one.candidate for key, one in self.done.items()}}
+        return {**recorded, **self.by_passes, **self.tasks, **{key: one.candidate for key, one in self.done.items()}}
 
     def schedule(self, key: str, task: Task, verify: bool = True) -> Chosen:
         """What a Task is lowered from, which its Nest's verifier accepts, or has accepted before."""
@@ -322,7 +339,7 @@ class Run(Compilation):
     def blaming_given(self, task: Task) -> AbstractContextManager[None]:
         """Where the Candidate of `task` was not made here, what fails is its fault."""
         place = f"the task {task.name} ({task.hash})"
-        if self.recorded is not None and task.hash in self.recorded.candidates:
+        if self.recorded is not None and task.hash in self.recorded.candidates and task.hash not in self.by_passes:
             return blaming_choices(place, True, f"{self.recorded.database.path} says", "with --no-database")
         return blaming_choices(place, task.hash in self.tasks)
 
@@ -357,6 +374,7 @@ class Run(Compilation):
             notes=(
                 *(self.recipe.notes if self.recipe is not None else ()),
                 *dict.fromkeys(note for program in programs.rounded for note in program.notes),
+                *notes_of(self.config, self.target),
                 *left_out,
             ),
             origin=origin,

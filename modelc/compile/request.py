@@ -415,9 +415,9 @@ def dim_sizes(given: Mapping[str, int | Sequence[int]]) -> dict[str, Sequence[in
 
 def named_target(target: str | Path | Target | None) -> Target | None:
     """The target of that name or file, if one is given. Raises TargetError."""
-    from modelc.target import load_target
+    from modelc.compile.pass_lists import loaded
 
-    return load_target(target) if isinstance(target, str | Path) else target
+    return loaded(target) if isinstance(target, str | Path) else target
 
 
 def keys_of_yaml(section: str) -> dict[str, str]:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from modelc.codegen.intrinsics.check import check_file
 from modelc.codegen.intrinsics.checked import Outcome
-from modelc.target import Target, list_targets, load_target
+from modelc.compile.pass_lists import check_target_passes, loaded
+from modelc.target import Target, list_targets
 from modelc.target import probe as probed
 
 
@@ -39,7 +40,7 @@ def load(name: str | Path) -> Target:
         >>> modelc.targets.load("cortex-a76").triple
         'aarch64-linux-gnu'
     """
-    return load_target(name)
+    return loaded(name)
 
 
 def probe() -> Target:
@@ -71,4 +72,4 @@ def check(file: str | Path) -> tuple[Outcome, ...]:
         >>> modelc.targets.check("machine.yaml")
         ()
     """
-    return tuple(check_file(Path(file)))
+    return tuple(check_file(Path(file), check_target_passes))

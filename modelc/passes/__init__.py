@@ -3,11 +3,9 @@ on a Graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from modelc.errors import ConfigError, blaming
+from modelc.errors import blaming
 from modelc.ir.graph import Graph, Node, Value
 from modelc.ir.verify_graph import verify_graph
 from modelc.ops import operator_of
@@ -29,10 +27,11 @@ from modelc.passes.integer_contractions import IntegerContractions
 from modelc.passes.machine import ANY, Machine
 from modelc.passes.pack_weights import PackWeights
 from modelc.passes.share_heads import ShareHeads
+from modelc.passes.spec import made_of
 from modelc.passes.widen_halves import WidenHalves
+from modelc.target.passes import Spec
 
 Pass = Callable[[Graph], Graph]
-Spec = str | Mapping[str, Mapping[str, Any] | None]  # "name", or {"name": {option: value}}
 
 PASSES: dict[str, type] = {
     "eliminate_dead": EliminateDead,
@@ -54,15 +53,15 @@ PASSES: dict[str, type] = {
     "pack_weights": PackWeights,
 }
 
-# A good order: fusions read the exporter's formulas before batch norms are folded into weights, and what no product of
-# whole numbers has taken becomes real at the end.
+# The list where neither the configuration nor the target names one. Fusions read the exporter's formulas before batch
+# norms are folded into weights, and what no product of whole numbers has taken becomes real at the end.
 SIMPLIFY: tuple[Spec, ...] = (
     "eliminate_dead",
     "fold_constants",
-    "widen_halves",
+    "widen_halves",  # {rows: 16}: float16 computes in float32, but products of so few rows by a constant
     "clean_moves",
     "clean_arithmetic",
-    "share_heads",
+    "share_heads",  # heads of queries that share keys and values read them where they are
     "eliminate_common_subexpressions",
     "fuse_layer_norm",
     "fuse_gelu",
@@ -74,37 +73,19 @@ SIMPLIFY: tuple[Spec, ...] = (
     "eliminate_common_subexpressions",
     "flush_subnormals",
     "eliminate_dead",
-    "byte_moves",
-    "byte_tables",
-    "integer_contractions",
-    "pack_weights",
-    "eliminate_common_subexpressions",
-    {"fold_constants": {"dequantize": 1}},
+    "byte_moves",  # what moves or selects numbers between dequantizing and quantizing does so in bytes
+    "byte_tables",  # functions of a byte, quantized again, are looked up in a table of 256 bytes
+    "integer_contractions",  # products of quantized operands in whole numbers, where the target multiplies bytes
+    "pack_weights",  # {rows: 16}: weights of few bits stay packed for products of so many rows at most
+    "eliminate_common_subexpressions",  # activations that several products round to bytes are rounded once
+    {"fold_constants": {"dequantize": 1}},  # what is still quantized becomes float32
 )
 
-MACHINE = "machine"  # the field of a pass that is no option, but what the target is
 
-
-MOST = (1 << 31) - 1  # of an option: they are all whole numbers
-
-
-def make_pass(spec: Spec, machine: Machine = ANY) -> tuple[str, Pass]:
-    """The pass that a configuration names, with its options, for `machine`. Raises ConfigError."""
-    name, options = (spec, {}) if isinstance(spec, str) else next(iter(spec.items()), ("", {}))
-    if name not in PASSES or (not isinstance(spec, str) and len(spec) != 1):
-        raise ConfigError(f"unknown pass {str(name)[:80]!r}; the passes are {', '.join(PASSES)}")
-    options = {} if options is None else options
-    names = [f.name for f in fields(PASSES[name])]
-    allowed = [name for name in names if name != MACHINE]
-    if not isinstance(options, Mapping):
-        raise ConfigError(f"pass {name}: expected a mapping of options, found {type(options).__name__}")
-    for option, value in options.items():
-        if option not in allowed:
-            has = f"it has {', '.join(allowed)}" if allowed else "it has none"
-            raise ConfigError(f"pass {name} has no option {str(option)[:80]}; {has}")
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
-            raise ConfigError(f"pass {name}: option {option} is no whole number from 0 to {MOST}")
-    return name, PASSES[name](**options, **({MACHINE: machine} if MACHINE in names else {}))
+def make_pass(spec: Spec, machine: Machine = ANY, place: str = "") -> tuple[str, Pass]:
+    """The pass that a configuration or a target names, with its options, for `machine`. Raises ConfigError, which
+    begins with `place`."""
+    return made_of(spec, PASSES, place, machine=machine)
 
 
 def infer(node: Node, inputs: tuple[Value | None, ...]) -> tuple[tuple[str, tuple[int, ...]], ...]:

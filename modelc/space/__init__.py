@@ -9,4 +9,5 @@ construct.py  Gensor's walks: good schedules without measuring
 check.py      whether a Candidate is a schedule of its Task at all: one sentence says what is not
 choose.py     candidates by estimated time; the first that its Nest's verifier accepts
 nest/         Candidate -> Nest; software prefetch
+passes/       the passes over Blocks that a target lists: tensorize, autotile
 """

@@ -6,13 +6,14 @@ from modelc.target.intrinsics import parse_intrinsics, read_intrinsics, shipped_
 from modelc.target.llvm import llvm_target
 from modelc.target.native import probe
 from modelc.target.peak import Peak, Unit, best_unit
-from modelc.target.schema import Cache, Target, VectorUnit, parse_target, read_target
+from modelc.target.schema import Cache, Memory, Target, VectorUnit, parse_target, read_target
 from modelc.target.shipped import list_targets, load_target
 
 __all__ = [
     "Cache",
     "CostParameters",
     "Intrinsic",
+    "Memory",
     "Peak",
     "Target",
     "Unit",

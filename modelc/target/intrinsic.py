@@ -70,7 +70,8 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Intrinsic:
-    """One intrinsic. Its accumulator is what `semantics` writes."""
+    """One intrinsic. Its accumulator is what `semantics` writes. Without an `implementation` no kernel can use it:
+    Nests name it, and the interpreter executes them."""
 
     name: str
     architecture: str
@@ -78,13 +79,19 @@ class Intrinsic:
     instruction: str
     operands: tuple[Operand, ...]
     semantics: Block
-    implementation: Code
+    implementation: Code | None
     roundings: int
     throughput: float
     latency: int
     temporaries: int
     tiles: Tiles | None = None
     file: str | None = None  # as a target names it; None: shipped
+
+    @property
+    def code(self) -> Code:
+        """The implementation, which every intrinsic of a kernel has."""
+        assert self.implementation is not None, f"{self.name} has no implementation"
+        return self.implementation
 
     @property
     def accumulator(self) -> Operand:

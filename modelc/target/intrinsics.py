@@ -31,6 +31,9 @@ address of a `table` with the shape of every tile, `load_once` (if there is such
 what nothing reads soon again, and `permission` is the x86 state component to ask the kernel for. All of that reaches
 memory, so a user's file has the `tiles` of a shipped one, or none.
 
+An intrinsic without `implementation` (and `instruction`, `roundings`, `throughput`, `latency`, `temporaries`) is for
+passes over Blocks (space/passes/): its operands lie in memory, and nothing executes it natively.
+
 An operand of whole numbers may say `within: [LEAST, LARGEST]`: for others than these the instruction saturates, and it
 takes the place of what a Block clamps to them alone.
 """
@@ -62,6 +65,7 @@ from modelc.target.section import WORD, Section, parse_yaml, read_text, targets_
 PLACES = ("vector", "memory", "tile")
 _MNEMONIC = re.compile(r"[a-z][a-z0-9._]{2,}")
 _TEXT = re.compile(r"[\s\S]{1,4000}")
+_IMPLEMENTED = ("instruction", "implementation", "roundings", "throughput", "latency", "temporaries")
 _KEYS = (
     *("name", "architecture", "features", "instruction", "operands", "semantics", "implementation"),
     *("roundings", "throughput", "latency", "temporaries"),
@@ -160,7 +164,8 @@ def _known_tiles(architecture: str) -> list[Tiles | None]:
 
 
 def _intrinsic(part: Section, tiles: Section | None, file: str | None) -> Intrinsic:
-    part.only_keys(_KEYS, required=_KEYS)
+    described = isinstance(part.tree, dict) and not any(key in part.tree for key in _IMPLEMENTED)
+    part.only_keys(_KEYS, required=[key for key in _KEYS if not described or key not in _IMPLEMENTED])
     arch = _architecture(part)
     features = listed_features(part, arch)
     shapes = _operands(part, tiles is not None)
@@ -169,6 +174,12 @@ def _intrinsic(part: Section, tiles: Section | None, file: str | None) -> Intrin
         Operand(b.name, b.dtype, b.shape, lies, _digits(part, semantics, b), _within(part, b))
         for b, lies in shapes.values()
     )
+    name = part.text("name", WORD, "a name of letters, digits and . _ + -")
+    if described:
+        for operand in operands:
+            if operand.lies != "memory":
+                raise part.wrong(f"operands.{operand.name}.lies", operand.lies, "memory, as it has no implementation")
+        return Intrinsic(name, arch.name, features, "", operands, semantics, None, 0, 1.0, 1, 0, file=file)
     names = {o.name: TILE if o.lies == "tile" else o.type for o in operands}
     written = semantics.writes[0].buffer
     for operand in operands:
@@ -184,7 +195,7 @@ def _intrinsic(part: Section, tiles: Section | None, file: str | None) -> Intrin
     else:
         code = _code(part, "implementation", names, VECTORS[arch.name], names[written])
     return Intrinsic(
-        name=part.text("name", WORD, "a name of letters, digits and . _ + -"),
+        name=name,
         architecture=arch.name,
         features=features,
         instruction=part.text("instruction", _MNEMONIC, "a mnemonic such as vpdpbusd"),

@@ -17,6 +17,7 @@ from modelc.target.family import family_of
 from modelc.target.intrinsic import Intrinsic
 from modelc.target.intrinsics import listed_features, named_intrinsics, shipped_intrinsics
 from modelc.target.isa import ARCHITECTURES, Architecture, architecture, implied_features
+from modelc.target.passes import PassLists, pass_lists
 from modelc.target.section import WORD, Section, parse_yaml, read_text
 from modelc.target.system import LINUX, MUSL, SYSTEMS, WASI, system_of
 
@@ -47,6 +48,16 @@ class Cache:
 
 
 @dataclass(frozen=True)
+class Memory:
+    """A memory that programs fill themselves, `line` bytes at a time (Stripe, section 3.2: the location of a
+    refinement): a scratchpad."""
+
+    name: str
+    bytes: int
+    line: int
+
+
+@dataclass(frozen=True)
 class Target:
     """A machine. Bandwidths are in GB/s, peaks in GFLOP/s (int8: GOP/s) with a multiply-add counted as two."""
 
@@ -68,6 +79,8 @@ class Target:
     # Name of an intrinsic -> how many of it start per cycle on this machine, where that is not what its YAML says.
     throughput: Mapping[str, float] = field(default_factory=dict, hash=False)
     cost: CostParameters = field(default_factory=CostParameters)  # of estimates, beside the figures above
+    memories: tuple[Memory, ...] = ()  # that programs fill themselves
+    passes: PassLists = field(default_factory=PassLists, hash=False)  # that the compiler for this machine runs
     # Of the constants of the network that estimates are made for: a run reads them in turn, so they lie where so many
     # bytes do. No part of the YAML.
     cold_bytes: int = 0
@@ -100,12 +113,19 @@ class Target:
         return self.architecture.elf_machine
 
     @property
+    def unimplemented(self) -> tuple[Intrinsic, ...]:
+        """The intrinsics without an implementation, which passes over Blocks use and no kernel can: nothing executes
+        them natively."""
+        return tuple(x for x in self.intrinsics or () if x.implementation is None)
+
+    @property
     def available_intrinsics(self) -> tuple[Intrinsic, ...]:
         """The intrinsics that kernels may use, as fast as they are on this machine."""
         intrinsics = self.intrinsics
         if intrinsics is None:
             intrinsics = tuple(x for x in shipped_intrinsics() if x.allowed(self.architecture.name, self.features))
-        return tuple(replace(x, throughput=self.throughput.get(x.name, x.throughput)) for x in intrinsics)
+        implemented = (x for x in intrinsics if x.implementation is not None)
+        return tuple(replace(x, throughput=self.throughput.get(x.name, x.throughput)) for x in implemented)
 
     def lanes(self, dtype: str) -> int:
         """Elements of `dtype` ("float32", "int8", ...) in one vector register."""
@@ -130,6 +150,7 @@ class Target:
             "vector": [self.vector.bits, self.vector.registers],
             "cores": self.cores,
             "caches": [[cache.bytes, cache.line, cache.ways, cache.shared] for cache in self.caches],
+            **({"memories": [[memory.bytes, memory.line] for memory in self.memories]} if self.memories else {}),
         }
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         return f"{self.architecture.name}-{self.vector.bits}-{self.cores}c-{digest[:12]}"
@@ -137,10 +158,14 @@ class Target:
     def to_yaml(self) -> str:
         """The text that `parse_target` reads back into an equal Target."""
         tree = {name: value for name, value in _plain(replace(self, intrinsics=None)).items() if value is not None}
-        if not self.throughput:
-            del tree["throughput"]
+        for name in ("throughput", "memories"):
+            if not tree[name]:
+                del tree[name]
         tree.pop("cost")
         tree.pop("cold_bytes")
+        tree.pop("passes")
+        if lists := self.passes.to_yaml():
+            tree["passes"] = lists
         if own := self.cost.beside(family_of(self.cpu).cost):
             tree["cost"] = own
         tree["measured"] = tree.pop("measured")  # at the end: a file that was cut short lacks it
@@ -153,7 +178,7 @@ def parse_target(text: str, source: str) -> Target:
     """Reads a target's YAML. `source` names the file in errors."""
     top = Section(source, "", parse_yaml(text, source))
     names = [f.name for f in fields(Target) if f.name != "cold_bytes"]
-    optional = ("float_abi", "core_memory_bandwidth_gbs", "intrinsics", "throughput", "cost")
+    optional = ("float_abi", "core_memory_bandwidth_gbs", "intrinsics", "throughput", "cost", "memories", "passes")
     top.only_keys(names, required=[name for name in names if name not in optional])
     triple = top.text("triple", _TRIPLE, "a triple such as x86_64-linux-gnu")
     arch = architecture(triple)
@@ -179,11 +204,13 @@ def parse_target(text: str, source: str) -> Target:
         fma_ports=top.integer("fma_ports", 1, 16),
         peak=_peak(top.section("peak")),
         caches=_caches(top),
+        memories=_memories(top),
         memory_bandwidth_gbs=top.positive("memory_bandwidth_gbs"),
         measured=top.flag("measured"),
         core_memory_bandwidth_gbs=_core_bandwidth(top) if "core_memory_bandwidth_gbs" in top.tree else None,
         intrinsics=named_intrinsics(top, arch, features) if "intrinsics" in top.tree else None,
         cost=cost_parameters(top.section("cost"), usual) if "cost" in top.tree else usual,
+        passes=pass_lists(top.section("passes")) if "passes" in top.tree else PassLists(),
     )
     return replace(target, throughput=_throughput(top, target)) if "throughput" in top.tree else target
 
@@ -266,6 +293,24 @@ def _caches(top: Section) -> tuple[Cache, ...]:
     if not caches:
         raise top.wrong("caches", [], "at least one cache")
     return tuple(caches)
+
+
+def _memories(top: Section) -> tuple[Memory, ...]:
+    if "memories" not in top.tree:
+        return ()
+    memories: list[Memory] = []
+    taken = [cache["name"] for cache in top.tree["caches"]]
+    for place, tree in enumerate(top.sequence("memories", "a list of memories that programs fill themselves")):
+        part = Section(top.source, f"memories[{place}]", tree)
+        part.only(Memory)
+        line = part.integer("line", 1, 1 << 12)
+        memory = Memory(
+            part.text("name", WORD, "a name such as scratchpad"), part.integer("bytes", line, 1 << 40), line
+        )
+        if memory.name in (*taken, *(other.name for other in memories)):
+            raise part.wrong("name", memory.name, "a name that no cache and no other memory has")
+        memories.append(memory)
+    return tuple(memories)
 
 
 def _plain(value: Any) -> Any:

@@ -17,6 +17,7 @@ from modelc.compile.inputs import applied, data_of, divided
 from modelc.compile.open_sizes import check_one_variant
 from modelc.compile.opened import Open
 from modelc.compile.opening import decides_by_error, open_ranges, open_run
+from modelc.compile.pass_lists import check_searched
 from modelc.compile.pipeline import Run
 from modelc.compile.request import default_place, named_target
 from modelc.compile.stages import Stages
@@ -136,6 +137,7 @@ def _tune(request: TuneRequest, places: Sequence[Path]) -> tuple[TuneResult, ...
     target = named_target(request.target) or load_target("native")
     check_tunable(target, where)
     settings = request.settings()
+    check_searched(settings, target)
     require(target, settings.policy.precision)
     if len(models) == 1:
         wanted, ranges = request.fixed.over(settings.inputs), dict[str, Open]()

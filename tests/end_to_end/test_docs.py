@@ -153,7 +153,7 @@ def changed(text: str) -> dict[str, Any]:
     """The default configuration with what `text` says otherwise."""
     tree: dict[str, Any] = yaml.safe_load((ROOT / "configs" / "default.yaml").read_text())
     for section, values in yaml.safe_load(text).items():
-        tree[section] = {**tree[section], **values}
+        tree[section] = {**tree[section], **values} if isinstance(values, dict) else values
     return tree
 
 

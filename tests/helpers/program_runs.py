@@ -20,11 +20,15 @@ Meaning = Callable[..., tuple[Array, ...]]
 
 
 def run_program(
-    program: Program, feeds: Mapping[str, Array], opaque: Mapping[str, Meaning] | None = None
+    program: Program,
+    feeds: Mapping[str, Array],
+    opaque: Mapping[str, Meaning] | None = None,
+    run: Callable[[Task, Mapping[str, Array]], None] | None = None,
 ) -> dict[str, Array]:
     """The outputs by name. Every root is one flat array, every value a strided view of it, as in a compiled program.
 
-    `opaque` gives the meanings of opaque Blocks (modelc.ops.MEANINGS).
+    `opaque` gives the meanings of opaque Blocks (modelc.ops.MEANINGS); `run` executes a Task on logical arrays by
+    buffer name, by default its Blocks.
     """
     storage = _Storage(program)
     for name in program.inputs:
@@ -36,7 +40,10 @@ def run_program(
         if bound.bodies:
             _run_bodies(bound, views, opaque)
             continue
-        run_task(bound.task, views, opaque or {})
+        if run is not None:
+            run(bound.task, views)
+        else:
+            run_task(bound.task, views, opaque or {})
     return {name: storage.view(name).copy() for name in program.outputs}
 
 

@@ -35,7 +35,7 @@ def test_the_pass_that_breaks_a_graph_is_named(monkeypatch):
         return replace(g, nodes=())
 
     monkeypatch.setitem(PASSES, "fuse_gelu", lambda: broken)
-    monkeypatch.setattr("modelc.passes.fields", lambda kind: ())
+    monkeypatch.setattr("modelc.passes.spec.fields", lambda kind: ())
     with pytest.raises(InvalidIR, match="pass fuse_gelu: output 'Y' is not produced"):
         run_passes(graph("input X: float32[2]\nY = Relu(X)\noutput Y"), ["eliminate_dead", "fuse_gelu"])
 

@@ -70,12 +70,13 @@ def test_a_product_transfers_what_lies_in_the_stretches_of_others(
 
 def test_a_window_transfers_what_it_reads_of_others_rows() -> None:
     """Where columns of a map go to cores, half of what a core touches is in the other's rows; where channels do, half
-    of the map that both read, and of what they write; a row at the border no loop avoids: it is left out."""
-    found = transferred(conv((1, 32, 32, 32), (32, 32, 3, 3)), 2)
+    of the map that both read, and of what they write, which is four times as much; a row at the border, which no loop
+    avoids, is left out."""
+    found = transferred(conv((1, 32, 32, 32), (128, 32, 3, 3)), 2)
     half = 2 * 32 * 32 * 32
     assert found["h0"] == pytest.approx(0.0, abs=1.0)
-    assert 0.9 * half < found["w0"] < 1.1 * half
-    assert 1.3 * half < found["o0"] < 1.7 * half
+    assert 2.4 * half < found["w0"] < 2.6 * half
+    assert 2.8 * half < found["o0"] < 3.2 * half
 
 
 def test_maps_stored_channels_first_are_divided_along_their_rows_too() -> None:

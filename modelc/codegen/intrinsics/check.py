@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from math import prod
 from pathlib import Path
@@ -33,7 +33,7 @@ from modelc.ir.interpret import run_block
 from modelc.package.emulators import emulator, lacking
 from modelc.package.toolchain import find_toolchain
 from modelc.scratch import TemporaryFolder
-from modelc.target import Intrinsic, read_intrinsics, read_target
+from modelc.target import Intrinsic, Target, read_intrinsics, read_target
 from modelc.target.intrinsic_code import calls
 from modelc.target.isa import architecture
 from modelc.target.section import parse_yaml, read_text
@@ -51,14 +51,16 @@ _MACHINES = {  # the triple and the CPU that an application is compiled for
 Array = NDArray[Any]
 
 
-def check_file(path: Path) -> Iterator[Outcome]:
-    """Validates a target, or a file of intrinsics, and checks every intrinsic that it has. Raises TargetError."""
+def check_file(path: Path, check_target: Callable[[Target, str], None]) -> Iterator[Outcome]:
+    """Validates a target, also by `check_target(target, path)`, or a file of intrinsics, and checks every intrinsic
+    that it has. Raises TargetError."""
     tree = parse_yaml(read_text(path, "a target file or a file of intrinsics"), str(path))
     if isinstance(tree, dict) and "intrinsics" in tree and "triple" not in tree:
         return check_intrinsics(read_intrinsics(path))
     target = read_target(path)
+    check_target(target, str(path))
     check_llvm(target)
-    return check_intrinsics(target.available_intrinsics)
+    return check_intrinsics((*target.unimplemented, *target.available_intrinsics))
 
 
 def check_intrinsic(intrinsic: Intrinsic) -> Outcome:
@@ -169,7 +171,7 @@ def compile_application(intrinsic: Intrinsic) -> tuple[bytes, str]:
     function = function.with_attr("global_symbol", "apply").with_attr("tirx.noalias", True).with_attr("target", machine)
     module = build_module(tvm.IRModule({"apply": function}), machine)
     if intrinsic.tiles is None:
-        _require_no_effects(module.inspect_source("ll"), [call.llvm for call in calls(intrinsic.implementation)])
+        _require_no_effects(module.inspect_source("ll"), [call.llvm for call in calls(intrinsic.code)])
     return object_code(module, machine), module.inspect_source("s")
 
 

@@ -45,7 +45,8 @@ def require_checked(target: Target) -> None:
 @lru_cache
 def _failure(intrinsics: tuple[Intrinsic, ...]) -> Outcome | None:
     """The first of a user's that fails; None where all were found right, now or before."""
-    own = {x.name: (x, question) for x in intrinsics if (question := _question(x)) not in _shipped()}
+    implemented = (x for x in intrinsics if x.implementation is not None)
+    own = {x.name: (x, question) for x in implemented if (question := _question(x)) not in _shipped()}
     unasked = [intrinsic for intrinsic, question in own.values() if not is_agreed(KIND, question)]
     for outcome in check_intrinsics(unasked):
         if outcome.status == WRONG:
@@ -65,8 +66,10 @@ def _question(intrinsic: Intrinsic) -> str:
 
 
 def check_intrinsics(intrinsics: Sequence[Intrinsic]) -> Iterator[Outcome]:
-    """Checks intrinsics in processes of their own."""
-    left = list(intrinsics)
+    """Checks intrinsics in processes of their own; those without an implementation are not run."""
+    left = [x for x in intrinsics if x.implementation is not None]
+    for intrinsic in (x for x in intrinsics if x.implementation is None):
+        yield Outcome(intrinsic.name, NOT_RUN, "it has no implementation: only the interpreter of Nests executes it")
     while left:
         said, words = _asked(left)
         for outcome in said:

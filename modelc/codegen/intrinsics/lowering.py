@@ -51,7 +51,7 @@ def emit(intrinsic: Intrinsic, operands: Mapping[str, Any]) -> Any:
         o.name: load(o, operand) if isinstance(operand := operands[o.name], Place) else operand
         for o in intrinsic.operands
     }
-    return _value(intrinsic.implementation, values)
+    return _value(intrinsic.code, values)
 
 
 def load(operand: Operand, place: Place) -> Any:
@@ -72,7 +72,7 @@ def store(operand: Operand, place: Place, value: Any) -> list[Any]:
 
 def imported(intrinsics: Iterable[Intrinsic], body: Any) -> Any:
     """`body` with the LLVM functions that `emit` calls for these intrinsics; they are inlined."""
-    called = [c for intrinsic in intrinsics for c in calls(intrinsic.implementation) if _wrapped(c)]
+    called = [c for intrinsic in intrinsics for c in calls(intrinsic.code) if _wrapped(c)]
     wrappers = {_wrapper(c): _wrapper_text(c) for c in called}
     text = "\n".join(wrappers[name] for name in sorted(wrappers))
     return with_texts({"wrappers": text}, body) if wrappers else body
@@ -247,7 +247,7 @@ def store_tile(intrinsic: Intrinsic, operand: Operand, tile: int, place: Place) 
 
 def multiply(intrinsic: Intrinsic, tiles: Mapping[str, int]) -> Any:
     """A statement: one application, on the tiles of these numbers."""
-    return tx.Evaluate(_value(intrinsic.implementation, {name: _tile(tile) for name, tile in tiles.items()}))
+    return tx.Evaluate(_value(intrinsic.code, {name: _tile(tile) for name, tile in tiles.items()}))
 
 
 def release(intrinsic: Intrinsic) -> Any:

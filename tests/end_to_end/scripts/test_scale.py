@@ -17,7 +17,6 @@ import pytest
 import scale_models
 
 import modelc
-from modelc.compile.config import load_config
 from modelc.errors import ModelError
 from modelc.frontend.building.limits import MOST_NODES
 from modelc.frontend.onnx import import_model
@@ -49,7 +48,7 @@ def calls_of(work: Callable[[], object]) -> int:
 
 
 def program_of(path: Path) -> Program:
-    return partition(run_passes(import_model(path), load_config().simplify))
+    return partition(run_passes(import_model(path)))
 
 
 @pytest.mark.parametrize(
