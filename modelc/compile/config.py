@@ -68,7 +68,7 @@ SECTIONS: Mapping[str, Any] = {
 }
 LATER: Mapping[str, Mapping[str, Any]] = {  # keys that configurations, and choices, of before them lack
     "inputs": {"states": {}, "bounds": {}},
-    "schedule": {"strassen": False, "parts": False, "passes": AS_TARGET},
+    "schedule": {"strassen": False, "parts": False, "chains": False, "passes": AS_TARGET},
     "codegen": {"params": "auto"},
     "verify": {"check": "default", "f16": asdict(F16)},
 }

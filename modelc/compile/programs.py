@@ -9,11 +9,14 @@ from functools import cached_property
 
 from modelc.compile.choices import Choices, blaming_choices
 from modelc.compile.config import Config
+from modelc.compile.pass_lists import scheduling
 from modelc.compile.precision import Kept, rounded
 from modelc.ir.program import Program
+from modelc.layout.chains import chains_by_price
 from modelc.layout.choice import LayoutPolicy
 from modelc.layout.convert import LayoutChoice
 from modelc.layout.program import Like, check_storage, choose_layouts, partition
+from modelc.partition.chains import chained
 from modelc.partition.draft import Prepared
 from modelc.partition.narrow_products import narrowing
 from modelc.partition.precision import Narrowing, contracting_tasks, writing_tasks
@@ -69,7 +72,8 @@ class Partitioning:
         """In the layouts and precision that are locked; else in the layouts that cost least, nothing in float32 that
         need not be."""
         if self.locked is not None:
-            return self.stored(self.locked.layouts, self.locked.float32)
+            layouts = tuple(replace(choice, chained=choice.chained or ()) for choice in self.locked.layouts)
+            return self.stored(layouts, self.locked.float32)
         if self.halves:
             by_rule = tuple(partition(graph, self.attention_bytes) for graph in self.graphs)
             layouts = self.chosen_layouts(Programs(by_rule, (), (), self._others(by_rule, self.halves)).kept_values)
@@ -95,7 +99,7 @@ class Partitioning:
 
     def relaid(self, programs: Programs, layouts: tuple[LayoutChoice, ...]) -> Programs:
         """`programs` with values stored as `layouts` say; what stays in float32 does."""
-        return self.narrowed(layouts, programs.kept_values)
+        return self.narrowed(tuple(replace(choice, chained=None) for choice in layouts), programs.kept_values)
 
     def narrowed(self, layouts: tuple[LayoutChoice, ...], kept_values: Sequence[Collection[str]]) -> Programs:
         """With values stored as `layouts` say, where the Tasks that write `kept_values` stay in float32."""
@@ -122,10 +126,24 @@ class Partitioning:
         precision, each = self.config.policy.precision, zip(wide, kept, strict=True)
         with blaming_choices("layouts and float32", self.locked is not None):
             programs = tuple(rounded(program, precision, self.target, names) for program, names in each)
+            layouts = self.with_chains(programs, layouts)
+            between = [choice.chained or () for choice in layouts]
+            programs = tuple(chained(program, names) for program, names in zip(programs, between, strict=True))
         for program in programs:
             for one in program.every_program:
                 check_storage(one)
         return Programs(wide, programs, layouts, kept)
+
+    def with_chains(self, programs: Sequence[Program], layouts: tuple[LayoutChoice, ...]) -> tuple[LayoutChoice, ...]:
+        """`layouts` that say which values of `programs` stay inside chains, by price where they do not say it; none
+        where all programs are one for any size, or passes make the schedules."""
+        if self.alike or not self.config.policy.chains or scheduling(self.config, self.target).passes:
+            return layouts
+        each = zip(programs, layouts, strict=True)
+        return tuple(
+            replace(choice, chained=chains_by_price(program, self.schedules)) if choice.chained is None else choice
+            for program, choice in each
+        )
 
     def chosen_layouts(self, kept_values: Sequence[Collection[str]]) -> tuple[LayoutChoice, ...]:
         """How the values of each graph are stored: as costs least in the schedules that its Tasks will get, in the

@@ -13,4 +13,5 @@ near.py         layouts that are nearly as good by estimate, and what is best by
 cuts.py         where Tasks could end that go on
 convert.py      a choice of layouts, and its conversion operators
 program.py      Graph -> Program
+chains.py       which Tasks of a Program become chains, by their price
 """

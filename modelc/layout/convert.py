@@ -28,17 +28,20 @@ class Conversion:
 @dataclass(frozen=True)
 class LayoutChoice:
     """How the values and the Pieces' locals of a graph are stored (what is not listed: row-major), with conversions.
-    Where one Task could go on, it ends all the same with each of the values `cuts`."""
+    Where one Task could go on, it ends all the same with each of the values `cuts`; the values `chained` stay inside
+    the Tasks that write and read them, which are one (None: as prices say)."""
 
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     conversions: tuple[Conversion, ...] = ()
     cuts: tuple[str, ...] = ()
+    chained: tuple[str, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
             "values": {name: str(self.layouts[name]) for name in sorted(self.layouts)},
             "conversions": [{"value": c.value, "layout": str(c.layout), "back": c.back} for c in self.conversions],
             "cuts": list(self.cuts),
+            **({} if self.chained is None else {"chained": list(self.chained)}),
         }
 
     @staticmethod
@@ -48,7 +51,8 @@ class LayoutChoice:
             Conversion(str(c["value"]), Layout.parse(c["layout"]), bool(c["back"])) for c in data["conversions"]
         )
         layouts = {str(n): Layout.parse(x) for n, x in data["values"].items()}
-        return LayoutChoice(layouts, tuple(conversions), tuple(map(str, data.get("cuts", ()))))
+        chained = tuple(map(str, data["chained"])) if "chained" in data else None
+        return LayoutChoice(layouts, tuple(conversions), tuple(map(str, data.get("cuts", ()))), chained)
 
 
 def converted(

@@ -93,7 +93,7 @@ def bound_task(
             at = placed(work, value)
             buffers.append(Buffer(name, at.dtype, at.shape, at.layout, at.strides))
             result[name] = value
-    unique = _unique([b.name for b in blocks], set(names.values()))
+    unique = unique_names([b.name for b in blocks], set(names.values()))
     final = tuple(replace(b.renamed(names), name=n) for b, n in zip(blocks, unique, strict=True))
     constants = frozenset(names[x] for x in inputs if work.places[x].root in work.constants)
     ops = [p.node.op.lower() for p in group][:NAMED_NODES]
@@ -133,7 +133,7 @@ def _local_layout(
     return stored(shape, strides_of(shape, layout))[0]
 
 
-def _unique(names: list[str], taken: set[str]) -> list[str]:
+def unique_names(names: list[str], taken: set[str]) -> list[str]:
     result: list[str] = []
     for base in names:
         name, k = base, 0

@@ -25,6 +25,7 @@ from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import SHIPPED, rules
 from modelc.space.rules.rule import Rule
 from modelc.space.sketch import Sketch
+from modelc.space.sketches.chain import CHAIN
 from modelc.space.sketches.listing import families
 from modelc.space.sketches.phases import separate
 from modelc.target import Target
@@ -206,6 +207,10 @@ class Schedules:
     def seconds(self, task: Task) -> float:
         """What the Candidate takes that chosen() tries first, on all cores."""
         return self.ranked(task)[0].seconds
+
+    def is_chain(self, task: Task) -> bool:
+        """Whether the Sketches of `task` are of a chain."""
+        return self.families(task)[0][0].kind == CHAIN
 
     def chosen(self, task: Task) -> Chosen:
         """chosen() of the canonical `task`."""

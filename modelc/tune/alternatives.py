@@ -120,7 +120,7 @@ class Alternatives:
                 cost, doubt = Measured(schedules, seconds, like), self.run.target.cost.layout_doubt_share
                 choice = combined(variables, own, cost, GAIN, doubt)
             cuts = (name for alternative in paid for name in alternative.programs.layouts[number].cuts)
-            layouts.append(replace(choice, cuts=tuple(dict.fromkeys((*own.cuts, *cuts)))))
+            layouts.append(replace(choice, cuts=tuple(dict.fromkeys((*own.cuts, *cuts))), chained=own.chained))
         if tuple(layouts) == self.base.programs.layouts:
             return None
         return self.made(together(self.base.programs.layouts, layouts), tuple(layouts))

@@ -10,7 +10,7 @@ from modelc.errors import InvalidIR
 from modelc.ir.affine import bounds, linear, simplify, weighted
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import Const, Expr, Load, Var, op, substitute, variables
-from modelc.ir.sizes import larger, most, same, smaller
+from modelc.ir.sizes import is_sized, larger, most, same, smaller
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _producer_domain(producer: Block, wanted: Box) -> Domain:
     domain = whole(producer)
     for index, span in zip(producer.writes[0].indices, wanted, strict=True):
         if isinstance(index, Var):
-            domain[index.name] = _within(span, domain[index.name].extent)
+            domain[index.name] = _within(_from_start(span), domain[index.name].extent)
         elif not isinstance(index, Const):
             raise InvalidIR(f"block {producer.name} cannot be placed in a loop: it writes at {index}")
     return domain
@@ -150,6 +150,13 @@ def _span(index: Expr, size: int, domain: Domain, ranges: Mapping[str, int]) -> 
 def _within(span: Span, size: int) -> Span:
     """A span without what lies past the end of its dimension: a condition keeps the block from going there."""
     return Span(span.base, smaller(span.extent, size - int(span.base.value))) if isinstance(span.base, Const) else span
+
+
+def _from_start(span: Span) -> Span:
+    """A span without what lies before the start of its dimension, where that is known."""
+    if isinstance(span.base, Const) and span.base.value < 0 and not is_sized(span.extent):
+        return Span(Const(0), max(0, span.extent + int(span.base.value)))
+    return span
 
 
 def _union(boxes: Iterable[Box], ranges: Mapping[str, int]) -> Box:

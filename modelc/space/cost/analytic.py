@@ -41,7 +41,9 @@ class Estimate:
     misses: Floats  # of L1, after prefetching
 
 
-def estimate(model: Model, population: Population, cores: int | None = None) -> Estimate:
+def estimate(
+    model: Model, population: Population, cores: int | None = None, nearby: frozenset[str] = frozenset()
+) -> Estimate:
     """The cost of every member of the population on so many cores (those of the target)."""
     tiled, target, cost, operands = model.tiled, model.target, model.target.cost, model.operands
     hertz = target.hertz
@@ -76,6 +78,10 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
         warm = held[-1] <= target.caches[-1].bytes
         resident = np.where(packed & (not stay_in(target.caches[-1], target)), 0.0, times * inside[:, -1])
         moved[-1] = np.where(warm, np.maximum(0.0, moved[-1] - resident), moved[-1])
+    kept = np.array([o.reach.buffer in nearby for o in operands])[:, None]
+    if nearby and len(moved) > 2:
+        compulsory = np.where(kept, times * inside[:, -1], 0.0)
+        moved[1:] = [np.maximum(0.0, m - compulsory) for m in moved[1:]]
     if target.caches[-1].shared:  # what all cores read comes from memory once
         moved[-1] = moved[-1] * own / cores
     whole = np.stack([np.maximum(1.0, f.lines[-1]) for f in footprints])
@@ -99,7 +105,7 @@ def estimate(model: Model, population: Population, cores: int | None = None) -> 
     far = {k: _far_runs(operands[k], footprints[k], boxes, cost) for k in copied}
     computing = (cycles * share + reduce_sum([nothing, *near_by])) / hertz
     copying = _copies(model, population, walk, footprints, far, asked) / hertz
-    constants = packed * inside[:, -1]
+    constants = packed * ~kept * inside[:, -1]
     whole_constants = np.maximum(1.0, reduce_sum(constants * own))  # of all cores
     size = int(whole_constants.max())
     part = reduce_sum(constants) / whole_constants

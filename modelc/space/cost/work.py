@@ -7,7 +7,7 @@ its clock, bytes over a level's bandwidth. All of it is of the busiest core.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,11 @@ class Work:
         if quantities:
             raise ValueError(f"Work has no {', '.join(quantities)}")
         return Work(**values)
+
+    def plus(self, other: Work, times: float) -> Work:
+        """That of these schedules, and `times` that of others after them; `exposed`, a share, is as of these."""
+        names = [f.name for f in fields(Work) if f.name != "exposed"]
+        return replace(self, **{name: getattr(self, name) + times * getattr(other, name) for name in names})
 
     def take(self, which: NDArray[np.intp]) -> Work:
         """That of some of the schedules."""

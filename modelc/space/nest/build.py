@@ -97,6 +97,7 @@ class Site:
     part: str = "assign"  # until the first reduction loop; then "init" or "update"
     k: int = 0
     threads: bool = False  # whether all that is around are parallel loops, with nothing beside the site
+    within: tuple[Expr, ...] = ()  # what keeps a placed reduction to its own iteration space, as far as undecided
 
 
 def build_nest(task: Task, candidate: Candidate, line: int = 64) -> Nest:
@@ -160,9 +161,11 @@ class _Builder:
         block, part = site.block, site.part
         if any(not most(site.domain[i.name].extent) for i in block.spatial):
             return []
+        if within := [c for c in site.within if self.is_settled(c, site)]:
+            return self.guarded(site, within)
         schedule = self.schedules[block.name]
         if site.k == len(schedule.order):
-            return self.leaf(site)
+            return self.leaf(replace(site, where=(*site.where, *site.within)))
         if site.k == 0 and site.part == "assign":
             self.whole_results(site)
         loop = schedule.order[site.k]
@@ -171,11 +174,39 @@ class _Builder:
             return self.descend(replace(site, k=site.k + 1))
         unit = bool(block.reduction) and schedule.tags.get(loop, "").startswith(INTRINSIC)
         if part == "assign" and (unit or is_reduction(block, name)):  # an application is one part alone
-            init = self.descend(replace(site, part="init", where=()))
+            init = self.descend(replace(site, part="init", where=(), within=()))
             return init + self.descend(replace(site, part="update"))
         if self.chooses(site):
             return self.chosen(site)
         return self.loop(site)
+
+    def placed(self, site: Site) -> Site:
+        """The site of a Block in front of what reads it: what lies outside its iteration space is not computed. A
+        reduction is left out whole there, where a loop says so, and not step by step."""
+        within = tuple(inside(site.block, site.domain, site.ranges, site.trips))
+        if site.block.reduction:
+            return replace(site, within=within)
+        return replace(site, where=(*site.where, *within))
+
+    def is_settled(self, condition: Expr, site: Site) -> bool:
+        """Whether the loops around the site say of every iterator of `condition` which value it has."""
+        return all(is_one(site.domain[n].extent) for n in variables(condition) & site.domain.keys())
+
+    def guarded(self, site: Site, within: Sequence[Expr]) -> list[Stmt]:
+        """The site where the conditions `within` hold, which are settled there."""
+        further = replace(site, within=tuple(c for c in site.within if c not in within))
+        asked = list[Expr]()
+        for condition in within:
+            bases = {n: site.domain[n].base for n in variables(condition) & site.domain.keys()}
+            condition = simplified(substitute(condition, bases), site.ranges)
+            decision = decided(condition, site.ranges, site.trips)
+            if decision is False:
+                return []
+            asked += [condition] if decision is None else []
+        body = self.descend(further)
+        for condition in asked:
+            body = [Branch(condition, tuple(body), ())]
+        return body
 
     def chooses(self, site: Site) -> bool:
         """Whether a Block is one thing here and another there, as padding is, and from here on alone in its loops."""
@@ -259,7 +290,7 @@ class _Builder:
                     return [For(var, full + 1, (branch,), tag)]
         every = site.part == "init" or (site.part == "assign" and bool(site.block.reduction))  # gets its identity
         uncut = every or tag == "parallel"
-        full, limit = (full, full) if uncut else clipped(name, full, tile, site.domain, site.where)
+        full, limit = (full, full) if uncut else clipped(name, full, tile, site.domain, (*site.where, *site.within))
         threads = site.threads and full == limit and not left
         result: list[Stmt] = []
         if full == 1 and not applied:
@@ -286,7 +317,7 @@ class _Builder:
             count = (span.extent + tile - 1) // tile
             return [self.parallel_in_run(site, count, [Part((full,), 0, tile, tile, True), *parts])]
         every = site.part == "init" or (site.part == "assign" and bool(site.block.reduction))
-        conditions = () if every else site.where
+        conditions = () if every else (*site.where, *site.within)
         certain = clipped_in_run(name, full, tile, site.domain, conditions, site.ranges, site.trips)
         interior_parts = [Part(tuple(certain), 0, tile, tile, True)]
         if len(certain) > 1:  # then iterations in which a condition has to be looked at
@@ -403,8 +434,7 @@ class _Builder:
                     allocs.append(Alloc(storage[buffer].region, self.scope(buffer)))
         stmts: list[Stmt] = [*allocs]
         for b in before:
-            where = (*b.where, *inside(b, domains[b.name], ranges, site.trips))
-            stmts += self.descend(Site(b, domains[b.name], storage, where, ranges, site.trips))
+            stmts += self.descend(self.placed(Site(b, domains[b.name], storage, b.where, ranges, site.trips)))
         stmts += self.descend(replace(further, storage=storage, threads=False))
         for b in after:
             stmts += self.descend(Site(b, domains[b.name], storage, b.where, ranges, site.trips))

@@ -23,7 +23,7 @@ from modelc.target import Target
 
 
 def tiled_space(
-    task: Task, target: Target, stages: list[Stage], unpacked: bool = False, stored: bool = False
+    task: Task, target: Target, stages: list[Stage], unpacked: bool = False, stored: bool = False, apart: bool = False
 ) -> tuple[Task, Tiled | None]:
     """The Task as its reduction is tiled, after more stages, and what can be chosen; None if it is not tiled.
     `unpacked`: vectors are read where they lie, though each lies far from the last. `stored`: register
@@ -37,7 +37,8 @@ def tiled_space(
     if stored or not consumers or anchor.writes[0].buffer in task.outputs:
         task = applied(task, stages, "cache_write", block=anchor.name)
     task = factored(task, stages)
-    task = collapsed(task, anchor.name, stages)
+    if not apart:
+        task = collapsed(task, anchor.name, stages)
     anchor = reduction_of(task)
     consumers = consumers_of(task, anchor)
     plain = reads_plainly(consumers[0], anchor.writes[0].buffer) if consumers else None

@@ -1,0 +1,77 @@
+"""Which Tasks become chains: those that together are priced lower, as one that keeps near what is between them.
+
+    A -> B -> C        prices of A, B, C, of A-B, B-C and of A-B-C; of all ways to cut the sum is least
+
+Asked for are Tasks whose result alone leaves the second-level cache: what stays there is near without a chain. The sum
+is least by dynamic programming, from the first Task to the last; a Task of which several results are read goes on with
+the chain of one of them.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Protocol
+
+from modelc.ir.block import Task
+from modelc.ir.program import Program
+from modelc.layout.costs import Cost
+from modelc.partition.chains import followers, joined
+from modelc.target import Target
+
+LONGEST = 3  # Tasks of a chain
+LEAST_GAIN = 0.03  # of the seconds of its Tasks, that a chain is priced lower: prices of unlike loops err by as much
+CACHE_SHARE = 0.5  # of the second-level cache: a larger result has left it before it is read
+
+Path = tuple[int, ...]  # positions of Tasks, each of which reads what the one before it writes
+
+
+class ChainCost(Cost, Protocol):
+    """What Tasks cost, and which of them are computed as chains."""
+
+    target: Target
+
+    def is_chain(self, task: Task) -> bool:
+        """Whether the Sketches of `task` are of a chain."""
+
+
+def chains_by_price(program: Program, cost: ChainCost) -> tuple[str, ...]:
+    """The values that stay between the Tasks of a chain, so that the prices of all Tasks add up to least."""
+    chains = _chains(program, cost)
+    tasks = {k: program.tasks[k].task for path in chains for k in path}
+    cost.prepare([*tasks.values(), *chains.values()], True)
+    seconds: dict[Path, float] = {(k,): cost.seconds(task) for k, task in tasks.items()}
+    seconds |= {path: cost.seconds(task) / (1 - LEAST_GAIN) for path, task in chains.items()}
+    before: dict[int, set[int]] = {k: set() for k in tasks}
+    for *_, k, end in chains:
+        before[end].add(k)
+    least, taken = dict[int, float](), dict[int, Path]()  # of all that a Task waits for, where it ends a chain
+    for end in sorted(tasks):
+        sums = {
+            path: own + sum(least[k] for member in path for k in before[member] - {*path})
+            for path, own in seconds.items()
+            if path[-1] == end
+        }
+        taken[end] = min(sums, key=sums.__getitem__)
+        least[end] = sums[taken[end]]
+    inside = set[int]()
+    for end in sorted(tasks, reverse=True):
+        if end not in inside:
+            inside |= {*taken[end][:-1]}
+    return tuple(program.tasks[k].outputs[0] for k in sorted(inside))
+
+
+def _chains(program: Program, cost: ChainCost) -> dict[Path, Task]:
+    """The chains that there may be."""
+    large = CACHE_SHARE * cost.target.second.bytes
+    after = {
+        k: end for k, end in followers(program).items() if program.values[program.tasks[k].outputs[0]].bytes > large
+    }
+    result, pending = dict[Path, Task](), list[Path](after.items())
+    while pending:
+        path = pending.pop()
+        task = reduce(joined, [program.tasks[k] for k in path]).task
+        if cost.is_chain(task):
+            result[path] = task
+            if len(path) < LONGEST and path[-1] in after:
+                pending.append((*path, after[path[-1]]))
+    return result
