@@ -25,7 +25,7 @@ from modelc.verify.kernels.samples import EFFORTS
 PRECISIONS = ("f32", "bf16", "f16", "auto")
 PARAMS = ("stored", "opened", "auto")
 AS_TARGET = "target"  # a list of passes that a configuration leaves to the target
-JOINT = 0.3  # of tune's budget, where a configuration does not say
+JOINT = 0.0  # of tune's budget, where a configuration does not say
 
 
 class Value(NamedTuple):

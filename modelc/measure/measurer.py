@@ -121,14 +121,16 @@ class Measurer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._ending.set()
         sys.setswitchinterval(self._switching)
-        for _ in self.bench.builders:
-            self._orders.put(None)
-        self.bench.stop()
-        with suppress(queue.Full):
-            self._built.put_nowait(None)
-        for thread in self._threads:
-            thread.join(10)
-        self.bench.close()
+        try:
+            for _ in self.bench.builders:
+                self._orders.put(None)
+            self.bench.stop()
+            with suppress(queue.Full):
+                self._built.put_nowait(None)
+            for thread in self._threads:
+                thread.join(10)
+        finally:
+            self.bench.close()
 
     def _in_thread(self, function: Callable[..., None], *arguments: Any) -> None:
         def body() -> None:

@@ -33,6 +33,7 @@ from modelc.package.write import folder_for_packages
 from modelc.partition.narrow_products import require
 from modelc.space.sketch import Floats
 from modelc.target import Target, load_target
+from modelc.tune.alternatives import Alternative
 from modelc.tune.any_size import TuningAtSizes
 from modelc.tune.end_to_end import Times, compared
 from modelc.tune.joint import JointSearch
@@ -264,9 +265,17 @@ def _tuned(
         beside_ort,
     )
     joint.prepare()
-    with _measurer(run, where, request) as measurer, beside(measurer.measuring):
-        search, leading = joint.run(measurer)
+    ended: tuple[Tuned, tuple[Alternative, ...]] | None = None
+    try:
+        with _measurer(run, where, request) as measurer, beside(measurer.measuring):
+            ended = joint.run(measurer)
+    except KeyboardInterrupt:
+        if ended is None:  # else it comes as the measurer ends, and nothing is lost
+            raise
+    search, leading = ended
     notes = [joint.learned.says] if explorer_class(request.explorer).learns else []
+    if search.left:
+        notes.append(search.left)
     if search.trouble:
         notes.append(f"measuring has ended early, and the package is made of what was measured: {search.trouble}")
     known_to_compile = None if where.command or search.trouble else database

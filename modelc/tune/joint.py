@@ -55,12 +55,13 @@ class JointSearch:
         self.search = Tuned.prepared(0.0)
         self._standing = Watch(self.budget, [network.name for network in self.networks], self.beside_ort)
         self._begun: set[str] = set()
+        self._running: Search | None = None
 
     def prepare(self) -> None:
-        """Everything before the first measurement. What making alternatives takes counts against the budget."""
+        """Everything before the first measurement. What it takes counts against the budget."""
+        begin = time.monotonic()
         by_network = [[alternatives.base] for alternatives in self.alternatives]
         tasks = self.subjects.tasks(by_network)
-        begin = time.monotonic()
         if self.share:
             until = begin + PREPARED * self.share * self.budget.seconds
             for rows, alternatives in zip(by_network, self.alternatives, strict=True):
@@ -69,7 +70,6 @@ class JointSearch:
                 rows += alternatives.promising(until, partial(self._making, name))
             self.say("joint", f"the tasks of {sum(map(len, by_network)) - len(by_network)} alternatives")
             tasks = self.subjects.tasks(by_network)
-        self.search = Tuned.prepared(time.monotonic() - begin)
         if self.memory is not None:
             run = max((network.run for network in self.networks), key=lambda run: run.cold_bytes)
             self.learned.begin(
@@ -81,6 +81,7 @@ class JointSearch:
         kind = Cross if len(tasks.alternatives) > len(self.networks) else Scheduler
         self.scheduler = tasks.scheduler(self.objective, kind, self.seed)
         self._recall()
+        self.search = Tuned.prepared(time.monotonic() - begin)
         count = len(tasks.alternatives) - len(self.networks)
         more = f", {count} alternatives" if count else ""
         self.say("tune", f"{len(tasks.subjects)} tasks{more}, {self.earlier_records} records")
@@ -89,22 +90,27 @@ class JointSearch:
         self.say("joint", f"{name}: {text}")
 
     def run(self, measure: Measure) -> tuple[Tuned, tuple[Alternative, ...]]:
-        """What was found, and the alternative of each network that is fastest with it."""
-        search = self.search
-        if isinstance(self.scheduler, Cross):
-            search = self._stage("joint", measure, self.budget.part(self.share), CROSSED, search)
-            if search.stopped:
-                return search, self._leading()
-            begin = time.monotonic()
-            try:
-                self._combine()
-            except KeyboardInterrupt:
-                return replace(search, ended="interrupted"), self._leading()
-            search = replace(search, seconds=search.seconds + time.monotonic() - begin)
-        loops = self._stage("loops", measure, self.budget, BATCH, search)
-        return search.then(loops), self._leading()
+        """What was found, and the alternative of each network that is fastest with it. Ctrl-C ends it wherever it is:
+        what was measured until then counts."""
+        try:
+            self._stages(measure)
+        except KeyboardInterrupt:
+            if self._running is None:
+                raise
+            self.search = self.search.then(self._running.tuned("interrupted"))
+        return self.search, self._leading()
 
-    def _stage(self, stage: str, measure: Measure, budget: Budget, batch: int, before: Tuned) -> Tuned:
+    def _stages(self, measure: Measure) -> None:
+        if isinstance(self.scheduler, Cross):
+            self._stage("joint", measure, self.budget.part(self.share), CROSSED)
+            if self.search.stopped:
+                return
+            begin = time.monotonic()
+            self._combine()
+            self.search = replace(self.search, seconds=self.search.seconds + time.monotonic() - begin)
+        self._stage("loops", measure, self.budget, BATCH)
+
+    def _stage(self, stage: str, measure: Measure, budget: Budget, batch: int) -> None:
         subjects, scheduler = self.tasks.subjects, self.scheduler
         alternatives = [alternative.says for alternative in self.tasks.alternatives]
         self._standing.begin(subjects)
@@ -115,8 +121,8 @@ class JointSearch:
             if self.watch is not None:
                 self.watch(self._standing.after(moment, subject, subjects, scheduler, alternatives, stage))
 
-        search = Search(subjects, scheduler, measure, budget, self.memory, follow, batch, before)
-        return search.run(last=stage == "loops")
+        self._running = Search(subjects, scheduler, measure, budget, self.memory, follow, batch, self.search)
+        self.search = self.search.then(self._running.run(last=stage == "loops"))
 
     def _combine(self) -> None:
         """From here on, of each network: what there is without tuning, the fastest alternatives, and the one that

@@ -25,6 +25,7 @@ from modelc.tune.search.learned import LearnedCost
 from modelc.tune.search.objectives import Objective, Weights
 from modelc.tune.search.population import Space
 from modelc.tune.search.scheduler import Scheduler, Work
+from modelc.tune.search.transfer_tuning import Transferred
 from modelc.tune.search.tune import Subject
 
 
@@ -83,13 +84,14 @@ class Tasks:
 @dataclass
 class Subjects:
     """What is tuned of networks for one target, under one policy, each Task once and for all: the explorers of a Task
-    are of the kind `explorer`, seeded with `seed`, and share what is `learned`."""
+    are of the kind `explorer`, seeded with `seed`, and share what is `learned` and `transferred`."""
 
     networks: Sequence[Network]
     explorer: str
     seed: int
     threads: int
     learned: LearnedCost
+    transferred: Transferred = field(default_factory=Transferred)
     subjects: dict[tuple[str, str], Subject] = field(default_factory=dict)  # by hash and place
     spaces: dict[tuple[str, str], Space] = field(default_factory=dict)  # by the same
 
@@ -131,12 +133,14 @@ class Subjects:
         task, untuned = alternative.tasks[key], alternative.untuned[key]
         space = self.space(place, task, owners)
         operations = float(max(1, sum(block_flops(b) for b in task.blocks if isinstance(b, Block))))
+        explorer = explorer_class(self.explorer)(space, self.seed, self.learned)
+        explorer.transferred = self.transferred
         floor = roofline_seconds({task, *(s.task for s in space.sketches)}, space.target, self.threads)
         self.subjects[key, place] = Subject(
             key=f"{key} in {place}" if any(key == known for known, _ in self.subjects) else key,
             task=task,
             untuned=untuned,
-            explorer=explorer_class(self.explorer)(space, self.seed, self.learned),
+            explorer=explorer,
             cold_bytes=max(self.networks[number].programs.parameter_bytes for number in owners),
             name=next(b.task.name for p in alternative.programs.rounded for b in p.kernels if b.task.hash == key),
             work=Work(space.untuned(untuned)[1], operations, tuple(s.name for s in space.sketches), floor),

@@ -54,9 +54,9 @@ class TuneRequest(Request):
     )
     explorer: str = option(
         EXPLORER,
-        "evolve, ppo, random or construct.",
+        "evolve, ppo or random.",
         "NAME",
-        doc="What proposes schedules: evolve, ppo, random or construct (docs/tune.md).",
+        doc="What proposes schedules: evolve, ppo or random (docs/tune.md).",
     )
     seed: int = option(0, doc="Determines what is proposed.", metavar="N", kind=range(1 << 32))
     threads: int = option(1, "Per kernel.", "N", THREADS)

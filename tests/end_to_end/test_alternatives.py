@@ -36,6 +36,7 @@ from modelc.tune.search.learned import LearnedCost
 from modelc.tune.search.objectives import Weights, total
 from modelc.tune.search.scheduler import Scheduler, Work
 from modelc.tune.search.standing import Standing
+from modelc.tune.search.tune import Search, Tuned
 
 # --- weights and the scheduler --------------------------------------------------------------------------------------
 
@@ -278,6 +279,30 @@ def test_interrupted_before_anything_is_measured_nothing_is_written(network: Pat
     monkeypatch.setattr(Alternatives, "combined", interrupted)  # between the stages: what is measured counts
     found = tuned(network, monkeypatch, planted, Times(3.0, 1.0, 1.0), budget="24").result
     assert found.search.ended == "interrupted" and found.search.trials and found.path.exists()
+
+
+@pytest.mark.parametrize("place", ["as the search ends", "as the measurer ends"])
+def test_interrupted_after_the_budget_a_package_is_written(network: Path, monkeypatch, place: str) -> None:
+    interrupts, own = [KeyboardInterrupt()], Search.tuned
+
+    def interrupt() -> None:
+        if interrupts:
+            raise interrupts.pop()
+
+    class Ending(Planted):
+        def __exit__(self, *arguments: object) -> None:
+            if place == "as the measurer ends":
+                interrupt()
+
+    def ending(self: Search, *arguments: str) -> Tuned:
+        if place == "as the search ends" and self.trials == 24:
+            interrupt()
+        return own(self, *arguments)
+
+    monkeypatch.setattr(Search, "tuned", ending)
+    tuning = tuned(network, monkeypatch, Ending(lambda task: 1.0), Times(1.0, 0.0, 1.0), joint=0.0, budget="24").result
+    assert not interrupts and tuning.search.trials == 24 and tuning.path.exists()
+    assert tuning.search.ended == ("interrupted" if place == "as the search ends" else "budget")
 
 
 def test_attention_may_become_three_tasks(tmp_path: Path, monkeypatch, in_brief) -> None:

@@ -45,7 +45,7 @@ from modelc.tune.search.population import Space
     [
         (["--budget", "soon"], "the budget is 'soon'; expected a time above 0"),
         (["--budget", "0"], "the budget is '0'"),
-        (["--explorer", "grid"], "there is no explorer 'grid'; the explorers are evolve, ppo, random, construct"),
+        (["--explorer", "grid"], "there is no explorer 'grid'; the explorers are evolve, ppo, random"),
         (["--target", "raspberry-pi-4"], "tuning measures"),
         (["--runner", "no-such-program -x"], "there is no such program; expected local"),
         (["--runner", "dask://here"], "expected dask://HOST:PORT"),

@@ -17,6 +17,8 @@ from modelc.tune.search.population import Individual
 from modelc.tune.search.scheduler import Scheduler, Work
 from modelc.tune.search.tune import Budget, Search, Subject, Tuned
 
+ROWS = task_of("Softmax", {"axis": -1}, [(8, 32)]).canonical()  # of few schedules
+
 
 class Kept(list[tuple[Subject, Candidate]]):
     def add(self, subject: Subject, candidate: Candidate, individual: Individual | None, found: Measurement) -> None:
@@ -50,6 +52,20 @@ def test_what_is_not_faster_than_the_noise_stays_untuned() -> None:
     assert all(s.best is s.untuned and s.gain == 1.0 for s in result.subjects)
 
 
+def test_what_ends_before_the_budget_says_why() -> None:
+    for seconds, sentence in (
+        ([1e-3], "every schedule that the explorer proposes of 1 tasks is measured"),
+        ([1e-3, 1e-9], "of 1 tasks is measured, and another round of 1 others would save too little"),
+    ):
+        subjects = subjects_of([ROWS, MATMULS[0]][: len(seconds)])
+        work, weights = [Work(each) for each in seconds], Weights.of(np.ones((1, len(seconds))))
+        result = Search(
+            subjects, Scheduler(work, total(weights)), Machine([s.untuned for s in subjects]), Budget(trials=10_000)
+        ).run()
+        assert result.ended == "nothing left" and result.left.endswith(sentence), result.left
+        assert result.trials == len(subjects[0].measured) < 10_000
+
+
 def test_an_interruption_keeps_what_was_measured() -> None:
     result, machine, kept = tuned(until=18)
     assert result.ended == "interrupted" and result.trials == len(kept) == 18
@@ -80,7 +96,7 @@ def test_budgets(text: str) -> None:
 
 
 def test_an_unknown_explorer_is_a_sentence() -> None:
-    with pytest.raises(ConfigError, match="the explorers are evolve, ppo, random, construct"):
+    with pytest.raises(ConfigError, match="the explorers are evolve, ppo, random"):
         explorer_class("grid")
 
 

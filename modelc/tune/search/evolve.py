@@ -4,7 +4,8 @@ An explorer proposes individuals that it has not proposed before, each legal, an
 (A Nest is verified once it is measured and the fastest of its Task so far: measure/bench.py.)
 Evolution is Ansor's (section 5.1): selection in proportion to the predicted throughput; mutation of one knob (to a
 neighbour, or to any value), or of the Sketch itself; crossover within a Sketch; and a share of random and of
-constructed individuals. What is predicted is the estimate, corrected by what was measured nearby.
+constructed individuals, and of what was faster for other Tasks. What is predicted is the estimate, corrected by what
+was measured nearby.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from modelc.measure.measurement import Measurement
 from modelc.space.sketch import Floats, Points
 from modelc.tune.search.learned import LearnedCost
 from modelc.tune.search.population import Individual, Space
+from modelc.tune.search.transfer_tuning import Transferred
 
 POPULATION, GENERATIONS = 256, 4
 ELITE = 32  # that pass to the next generation as they are
@@ -28,6 +30,7 @@ CHANCE = 0.1  # of a batch that is random
 DRAWN = 8  # rows that are drawn for each random one that is wanted
 SCORED = 20  # of what evolution finds best, that the learned cost scores too: it takes milliseconds for each
 GUIDED = 0.25  # of a batch, at least, that is constructed, until nothing constructed is left
+TRANSFERRED = 0.25  # of a batch, at most, that was faster for other Tasks
 REACH = 0.15  # of a knob's range: how far a measurement speaks for other values
 PRIOR = 1.0  # measurements that the mean of what is known is worth
 
@@ -72,9 +75,10 @@ class Residual:
 
 class Explorer(ABC):
     """What proposes individuals of `space`; equal seeds and equal measurements give equal proposals. `learns`: by a
-    learned cost, if it is given one."""
+    learned cost, if it is given one. `transferred` is what other Tasks of its search give, if it is given that."""
 
     learns = False
+    transferred: Transferred | None = None
 
     def __init__(self, space: Space, seed: int = 0, learned: LearnedCost | None = None) -> None:
         self.space, self.rng, self.learned = space, np.random.default_rng(seed), learned
@@ -130,27 +134,6 @@ class Random(Explorer):
         return self.drawn(count)
 
 
-class Construct(Explorer):
-    """Gensor's constructions, with other seeds as long as they find something else."""
-
-    SEEDS = 4  # that may find nothing new, one after the other
-
-    def __init__(self, space: Space, seed: int = 0, learned: LearnedCost | None = None) -> None:
-        super().__init__(space, seed, learned)
-        self.next_seed = seed
-
-    def propose(self, count: int) -> list[Individual]:
-        proposals: list[Individual] = []
-        barren = 0
-        while len(proposals) < count and barren < self.SEEDS:
-            more = self.take(self.space.constructed(self.space.cores, self.next_seed), count - len(proposals))
-            if len(proposals) + len(more) < count:
-                self.next_seed += 1
-            barren = 0 if more else barren + 1
-            proposals += more
-        return proposals
-
-
 class Evolve(Explorer):
     """Evolution on all Sketches at once."""
 
@@ -163,6 +146,8 @@ class Evolve(Explorer):
 
     def propose(self, count: int) -> list[Individual]:
         proposals = self.take(self.built, max(1, round(GUIDED * count)))
+        if self.transferred is not None:
+            proposals += self.take(self.transferred.rows(self.space), round(TRANSFERRED * count))
         best = self.sorted(self.explored())
         proposals += self.take(best, count - len(proposals) - round(CHANCE * count))
         proposals += self.drawn(count - len(proposals))
@@ -173,6 +158,8 @@ class Evolve(Explorer):
         if good:
             rows, seconds = np.stack([i.row for i, _ in good]), np.array([m.seconds for _, m in good])
             self.residual.learn(rows, seconds)
+            if self.transferred is not None:
+                self.transferred.add(self.space.task.hash, good)
             if self.learned is not None:
                 self.learned.add(self.space, [(individual, m.relative) for individual, m in good])
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modelc.errors import ConfigError
-from modelc.tune.search.evolve import Construct, Evolve, Explorer, Random
+from modelc.tune.search.evolve import Evolve, Explorer, Random
 from modelc.tune.search.ppo import Proximal
 
-EXPLORERS: Mapping[str, type[Explorer]] = {"evolve": Evolve, "ppo": Proximal, "random": Random, "construct": Construct}
+EXPLORERS: Mapping[str, type[Explorer]] = {"evolve": Evolve, "ppo": Proximal, "random": Random}
 
 
 def explorer_class(name: str) -> type[Explorer]:

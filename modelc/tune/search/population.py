@@ -52,7 +52,7 @@ class Space:
         self.task, self.target, self.cores = task, target, cores
         groups = families(task, target, policy) if listed is None else listed
         self.sketches = tuple(s for group in groups for s in group)
-        self._constructed: dict[tuple[int, int], Points] = {}  # by cores and seed
+        self._constructed: dict[int, Points] = {}  # by cores
         self.widths = np.array([len(s.knobs) for s in self.sketches], np.int64)
         self.sizes = np.ones((len(self.sketches), max(1, *self.widths)), np.int64)
         for number, sketch in enumerate(self.sketches):
@@ -111,13 +111,13 @@ class Space:
         drawn = [self.rows(n, s.random(each, rng)) for n, s in enumerate(self.sketches)]
         return rng.permutation(np.concatenate(drawn))[:count]
 
-    def constructed(self, cores: int, seed: int = 0) -> Points:
+    def constructed(self, cores: int) -> Points:
         """What construction finds in each Sketch for `cores`, the best of all first."""
-        if (cores, seed) not in self._constructed:
-            constructions = [(n, c) for n, s in enumerate(self.sketches) for c in constructed(s, cores, KEPT, seed)]
+        if cores not in self._constructed:
+            constructions = [(n, c) for n, s in enumerate(self.sketches) for c in constructed(s, cores, KEPT)]
             constructions.sort(key=lambda pair: pair[1].seconds)
-            self._constructed[cores, seed] = np.concatenate([self.rows(n, c.point[None, :]) for n, c in constructions])
-        return self._constructed[cores, seed]
+            self._constructed[cores] = np.concatenate([self.rows(n, c.point[None, :]) for n, c in constructions])
+        return self._constructed[cores]
 
     def untuned(self, candidate: Candidate) -> tuple[Individual | None, float]:
         """The point that the Candidate is which a Task has without tuning, if it is one; and its estimated seconds, or

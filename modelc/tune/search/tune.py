@@ -172,10 +172,10 @@ class Moment:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tuning found. `ended` says why it did: "budget", "nothing left", "interrupted"; or "database", and then
-    `trouble` is a sentence about it. In `seconds`, `searching` seconds of one processor went into proposing Candidates
-    and learning from them, most of it while others were built and measured; the first `preparing` of them went before
-    the first measurement."""
+    """What tuning found. `ended` says why it did: "budget"; "nothing left", and `left` is a sentence about it;
+    "interrupted"; "database", and `trouble` is a sentence about it. In `seconds`, `searching` seconds of one processor
+    went into proposing Candidates and learning from them, most of it while others were built and measured; the first
+    `preparing` of them went before the first measurement."""
 
     subjects: tuple[Subject, ...]
     log: tuple[Moment, ...]
@@ -185,6 +185,7 @@ class Tuned:
     searching: float
     preparing: float = 0.0
     trouble: str = ""
+    left: str = ""
 
     @property
     def stopped(self) -> bool:
@@ -271,9 +272,22 @@ class Search:
             ended, trouble = "database", str(error)
         for begun_round in [begun_round for begun_round in self.rounds if begun_round.learnt]:
             self._close(begun_round)
+        return self.tuned(ended, trouble)
+
+    def tuned(self, ended: str, trouble: str = "") -> Tuned:
+        """What is measured so far, where it ends here."""
         seconds, preparing = time.monotonic() - self.start, self.before.preparing
-        found = tuple(self.subjects), tuple(self.log), self.trials
-        return Tuned(*found, seconds, ended, self.searching, preparing, trouble)
+        measured = tuple(self.subjects), tuple(self.log), self.trials
+        left = self._nothing_left() if ended == "nothing left" else ""
+        return Tuned(*measured, seconds, ended, self.searching, preparing, trouble, left)
+
+    def _nothing_left(self) -> str:
+        """Why no Task gets another round."""
+        exhausted = len(self.scheduler.exhausted)
+        others = len(self.subjects) - exhausted
+        measured = f"every schedule that the explorer proposes of {exhausted} tasks is measured" if exhausted else ""
+        little = f"another round of {others} {'others' if exhausted else 'tasks'} would save too little"
+        return f"measuring ended before the budget: {', and '.join(filter(None, (measured, little if others else '')))}"
 
     def _begin(self) -> bool:
         """Another round, if there is a Task and a budget for one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +11,23 @@ import ablation_search
 import ansor_ops
 import compare_metaschedule
 import numpy as np
+import pytest
 import tune_networks
 import tvm
 from kept_rows import Kept
+from made_up_machines import MATMULS, subjects_of
 from space_tasks import tasks_of
 from three_ways import host_target
 
 from modelc.codegen.kernels import llvm_machine
 from modelc.ir.block import Block, Task
+from modelc.measure import Measurement
 from modelc.measure.data import difference, draw, run_task
 from modelc.policy import Policy
-from modelc.tune.search.objectives import total
+from modelc.tune.networks import Tasks
+from modelc.tune.search.objectives import Weights, total
 from modelc.tune.search.population import Space
-from modelc.tune.search.scheduler import Work
+from modelc.tune.search.scheduler import Scheduler, Work
 
 
 def row(network: str, budget: str, gain: float, **ratios: float) -> dict[str, Any]:
@@ -99,11 +103,58 @@ def test_parts_of_the_search_are_left_out(tmp_path: Path) -> None:
     assert sorted(given) == [0, 0, 0, 1, 1, 1] and turns.next({0, 1}) is None
 
 
-def test_curves_are_drawn_and_compared() -> None:
-    points = [[16, 2.0, 1.1], [32, 4.0, 1.4]]
-    rows = [{"way": "evolve", "points": points}, {"way": "random", "points": [[32, 3.0, 1.05]]}]
-    drawn = ablation_search.drawn(rows, "net")
-    assert drawn.count('aria-roledescription="line mark"') == 2 and ">random<" in drawn
-    assert ablation_search.summary(rows)[1].endswith(
-        "1.050 times as fast as untuned after 32 measurements; evolve was after 16"
-    )
+def curve(way: str, seed: int, speed: float, *points: list[float]) -> dict[str, Any]:
+    return {"way": way, "seed": seed, "speed": speed, "points": [*points]}
+
+
+def test_curves_are_drawn_with_bands_and_compared() -> None:
+    evolve = [curve("evolve", seed, 1.2 + 0.1 * seed, [16, 2.0, 1.1], [32, 4.0, 1.2 + 0.1 * seed]) for seed in range(3)]
+    random = [curve("random", 0, 1.25, [24, 3.0, 1.25]), curve("random", 1, 1.1, [32, 3.0, 1.1])]
+    rows = {"net": [*evolve, *random], "other": evolve[:2]}
+    assert ablation_search.table(rows, 3) == [
+        "| way | net | other | together | faster than evolve |",
+        "| --- | --- | --- | --- | --- |",
+        "| evolve | 1.300 (1.200 to 1.400) | 1.250 (1.200 to 1.300) | 1.250 (1.200 to 1.300) |  |",
+        "| random | 1.175 (1.100 to 1.250) |  |  | 1 of 2 |",
+    ]
+    bands = {(row["way"], row["measurements"]): row for row in ablation_search.bands(rows["net"])}
+    assert bands["evolve", 24]["median"] == 1.1 and bands["random", 16]["high"] == 1.0
+    last = bands["random", 32]
+    assert (last["median"], last["evolve"]) == (1.175, 1.3) and last["low"] < 1.175 < last["high"]
+    drawn = ablation_search.drawn(rows["net"], "net")
+    assert drawn.count('aria-roledescription="area mark"') == 2 and ">random<" in drawn
+
+
+def test_what_a_search_ends_with_is_measured_once_more_and_once_for_all() -> None:
+    """Candidates that were lucky in a search count as they are measured again."""
+
+    class Again:
+        submitted = 0
+
+        def subject(self, task: Task, cold_bytes: int) -> Task:
+            return task
+
+        def submit(self, *arguments: object, **more: object) -> int:
+            self.submitted += 1
+            return self.submitted
+
+        def results(self) -> Iterator[tuple[int, Measurement]]:
+            yield from ((k + 1, took(0.8)) for k in range(self.submitted))
+
+    def took(milliseconds: float) -> Measurement:
+        return Measurement("ok", "", 1e-3 * milliseconds, 0.0, 9, 1e-3)
+
+    subjects = subjects_of(MATMULS)
+    for subject in subjects:
+        subject.explorer.skip(subject.untuned)
+        (other,) = subject.explorer.propose(1)
+        subject.measured = [(subject.untuned, took(1.0)), (other.candidate, took(0.5))]
+    measurer, before = Again(), {ablation_search.name_of(subjects[0]): 1.25}
+    new = ablation_search.measured_again(subjects, measurer, before)
+    assert new == {ablation_search.name_of(subjects[1]): 0.8} and measurer.submitted == 1
+    weights = Weights.of(np.array([[3.0, 1.0]]))
+    scheduler = Scheduler([Work(1e-3), Work(1e-3)], total(weights))
+    for number, subject in enumerate(subjects):
+        scheduler.took(number, subject.seconds)
+    speed = ablation_search.speed_of(Tasks((), tuple(subjects), weights), scheduler, {**before, **new})
+    assert speed == pytest.approx((3 + 1) / (3 * 1.25 + 0.8))
