@@ -7,7 +7,8 @@
 
 Told by structure: S is read by P's Pieces alone, and P by Y's and R's alone. The Task computes a tile of whole rows of
 S at a time, so S never goes through memory, nor does P, unless it is an output of the model: then it is written as it
-is made. Rows that are too long for the cache are left to Tasks of their own.
+is made. Rows that are too long for the cache go in parts (space/rules/online.py) where they are a softmax that the
+values alone read; others are left to Tasks of their own.
 """
 
 from __future__ import annotations
@@ -16,26 +17,28 @@ from collections.abc import Collection, Sequence
 from math import prod
 
 from modelc.ir.block import Block
-from modelc.ir.expr import DTYPES, Expr, Load, Var, variables
+from modelc.ir.expr import DTYPES, Expr, Load, Op, Var, loads, uncast, variables
+from modelc.ir.factors import factors_of
 from modelc.ir.program import is_contraction
 from modelc.partition.groups import Groups, Nodes
 
 LEAST_ROWS = 4  # query rows per key matrix for which arranging near keys pays
 FAR_ROWS = 8  # the same of keys that are not near, and no constants, which have better schedules apart
 KEYS_SHARE = 0.25  # of the cache that near keys take at most
-TILE_ROWS = 8  # rows of scores and of weights that have to lie in the cache together: each tile reads all keys again
+TILE_ROWS = 8  # rows of scores and of weights, or of parts of them, that have to lie in the cache together
 
 
 def fuse_attention(groups: Groups, cache_bytes: int, tasks: Collection[Nodes] | None) -> None:
-    """Merges the groups of every attention whose rows fit `cache_bytes`, TILE_ROWS of them at a time; or, where it is
-    said of which nodes the `tasks` are at other sizes, of those that are one there."""
+    """Merges the groups of every attention whose rows fit `cache_bytes`, TILE_ROWS of them at a time, or go in parts;
+    or, where it is said of which nodes the `tasks` are at other sizes, of those that are one there."""
     for g in sorted(groups.members):
-        if g not in groups.members:
+        if g not in groups.members or (rows := Rows.of(groups, g)) is None:
             continue
-        rows = Rows.of(groups, g)
-        if rows is None or (scores := _scores(groups, g, rows, cache_bytes, tasks)) is None:
-            continue
-        groups.merge([scores, g, *_values(groups, g, rows)])
+        values = _values(groups, g, rows)
+        short = rows.bytes(TILE_ROWS) <= cache_bytes or (len(values) == 1 and _goes_in_parts(groups, rows))
+        scores = _scores(groups, g, rows, cache_bytes, short, tasks)
+        if scores is not None:
+            groups.merge([scores, g, *values])
 
 
 class Rows:
@@ -43,6 +46,10 @@ class Rows:
 
     def __init__(self, result: str, shape: tuple[int, ...], dim: int, blocks: tuple[Block, ...]) -> None:
         self.result, self.shape, self.dim, self.blocks = result, shape, dim, blocks
+
+    def bytes(self, count: int) -> int:
+        """Of the scores and the weights of so many rows."""
+        return 2 * count * self.shape[self.dim] * DTYPES["float32"].itemsize
 
     @staticmethod
     def of(groups: Groups, g: int) -> Rows | None:
@@ -103,8 +110,36 @@ def _contraction(groups: Groups, g: int) -> Block | None:
     return block if all(isinstance(i, Var) for i in block.writes[0].indices) else None
 
 
-def _scores(groups: Groups, g: int, rows: Rows, cache_bytes: int, tasks: Collection[Nodes] | None) -> int | None:
-    """The group of the contraction whose result the rows are of."""
+def subtracted_maximum(block: Block) -> Load | None:
+    """M, where the block is the map exp(X - M); else None."""
+    power = uncast(block.body[0])
+    if block.aggregation != "assign" or block.where or len(block.body) > 1 or not isinstance(power, Op):
+        return None
+    difference = power.args[0] if power.name == "exp" else None
+    if not isinstance(difference, Op) or difference.name != "sub" or not isinstance(difference.args[1], Load):
+        return None
+    maximum = difference.args[1]
+    return maximum if [x.buffer for x in loads(power)].count(maximum.buffer) == 1 else None
+
+
+def _goes_in_parts(groups: Groups, rows: Rows) -> bool:
+    """Whether the rows are a softmax, which parts of the keys can be combined to, and no output of the model."""
+    reducing = {b.writes[0].buffer: b for b in rows.blocks if b.reduction}
+    powers = [b for b in rows.blocks if (read := subtracted_maximum(b)) is not None and read.buffer in reducing]
+    if len(powers) != 1 or sorted(b.aggregation for b in reducing.values()) != ["add", "max"]:
+        return False
+    (weights,) = powers[0].writes
+    readers = [b for b in rows.blocks if weights.buffer in b.buffers_read]
+    products = [b for b in readers if b.writes[0].buffer == rows.result and isinstance(b.body[0], Op)]
+    sums = [b for b in readers if b.aggregation == "add" and b.body[0] in b.reads]
+    normal = len(readers) == 2 and len(products) == len(sums) == 1 and len(factors_of(products[0].body[0])) == 2
+    return normal and rows.result not in groups.work.kept
+
+
+def _scores(
+    groups: Groups, g: int, rows: Rows, cache_bytes: int, short: bool, tasks: Collection[Nodes] | None
+) -> int | None:
+    """The group of the contraction whose result the rows are of, which are `short` enough, or in parts."""
     work, members = groups.work, set(groups.members[g])
     for name in dict.fromkeys(x for k in groups.members[g] for x in groups.pieces[k].reads):
         writer = groups.writer.get(name)
@@ -123,13 +158,11 @@ def _scores(groups: Groups, g: int, rows: Rows, cache_bytes: int, tasks: Collect
         sample = [i.extent for i in block.iters if any(i.name in variables(r) for r in keyed)]
         batch = [i.extent for i in block.spatial if all(i.name in variables(r) for r in block.reads)]
         keys = prod(sample) // prod(batch) * max(DTYPES[work.dtypes[r.buffer]].itemsize for r in keyed)
-        row_bytes = rows.shape[rows.dim] * DTYPES["float32"].itemsize
-        fits = 2 * TILE_ROWS * row_bytes <= cache_bytes
         near, constant = keys <= KEYS_SHARE * cache_bytes, any(r.buffer in work.constants for r in keyed)
         least = LEAST_ROWS if near else FAR_ROWS
         enough = max((i.extent for i in queries), default=0) >= least and rows.shape[rows.dim] >= LEAST_ROWS
         enough = enough and (near or not constant)
-        if beside and len(keyed) == 1 and (enough and fits if tasks is None else _is_one(groups, (g, other), tasks)):
+        if beside and len(keyed) == 1 and (enough and short if tasks is None else _is_one(groups, (g, other), tasks)):
             return other
     return None
 
@@ -186,4 +219,4 @@ def _reading(groups: Groups, g: int, name: str) -> list[Block]:
     return [b for b in blocks if name in b.buffers_read]
 
 
-__all__ = ["Rows", "fuse_attention"]
+__all__ = ["Rows", "fuse_attention", "subtracted_maximum"]

@@ -156,9 +156,21 @@ def apart(m: Model, folder: Path, *outputs: str, cache: int = CACHE) -> bool:
     return not any("matmul" in b and "exp" in b for b in blocks)
 
 
-def test_rows_longer_than_the_cache_stay_apart(tmp_path):
+def test_rows_longer_than_the_cache_stay_apart_but_for_softmax(tmp_path):
+    """Keys of a softmax that the values alone read go in parts."""
+    short = 8 * 24 * 4
     m = Model()
-    assert apart(m, tmp_path, attention(m, 24, 24), cache=8 * 24 * 4)
+    assert not apart(m, tmp_path, attention(m, 24, 24), cache=short)
+    m = Model()
+    assert apart(m, tmp_path, attention(m, 24, 24, values=False), cache=short)
+    m = Model()
+    q, k, v = m.input("q", 2, 12, 16), m.input("k", 2, 16, 20), m.input("v", 2, 20, 24)
+    weights = m.node("Softmax", m.node("MatMul", q, k), axis=-1, to="w")
+    assert apart(m, tmp_path, m.node("MatMul", weights, v, to="y"), "w", cache=short)
+    m = Model()
+    q, k, v = m.input("q", 2, 12, 16), m.input("k", 2, 16, 20), m.input("v", 2, 20, 24)
+    logs = m.node("LogSoftmax", m.node("MatMul", q, k), axis=-1)
+    assert apart(m, tmp_path, m.node("MatMul", logs, v, to="y"), cache=short)
 
 
 def test_scores_that_something_else_reads_stay_apart(tmp_path):

@@ -46,8 +46,9 @@ def placed_domains(
     """What each Block `placed` inside a loop of `block` computes where `block` computes `domain`, and the box of each
     buffer that they write there.
 
-    Consumers of `block` follow what it writes; for all others, what is read of them decides, last Block first. By
-    Block and iterator, `padded` are tiles that are read whole, as far as there is something."""
+    Consumers of `block` follow what it writes; for all others, what is read of them decides, last Block first; where
+    nothing is read of one there (sums of a part, which are read when all parts are done), what it reads does. By Block
+    and iterator, `padded` are tiles that are read whole, as far as there is something."""
     domains: dict[str, Domain] = {block.name: domain}
     boxes = _written(task, block, domain, ranges)
     order = [b for b in task.blocks if b.name in placed and b.name != block.name]
@@ -57,13 +58,22 @@ def placed_domains(
         if b.name in later and any(r.buffer in boxes for r in b.reads):
             domains[b.name] = _consumer_domain(b, boxes)
             boxes |= _written(task, b, domains[b.name], ranges)
+    aside = list[Block]()
     for b in reversed(order):
         if b.name in domains:
             continue
         assert isinstance(b, Block)
         wanted = _demand(task, b, domains, ranges, padded)
+        if wanted is None:
+            aside.append(b)
+            continue
         domains[b.name] = _producer_domain(b, wanted)
         boxes |= {w.buffer: wanted for w in b.writes}
+    for b in reversed(aside):
+        if not any(r.buffer in boxes for r in b.reads):
+            raise InvalidIR(f"block {b.name} is placed where nothing reads what it writes")
+        domains[b.name] = _consumer_domain(b, boxes)
+        boxes |= _written(task, b, domains[b.name], ranges)
     return domains, boxes
 
 
@@ -77,8 +87,8 @@ def _demand(
     domains: Mapping[str, Domain],
     ranges: Mapping[str, int],
     padded: Mapping[str, Mapping[str, int]],
-) -> Box:
-    """The union of what the Blocks of `domains` read there of what `producer` writes."""
+) -> Box | None:
+    """The union of what the Blocks of `domains` read there of what `producer` writes; None if they read nothing."""
     written = {w.buffer for w in producer.writes}
     readers = (b for b in map(task.block, domains) if isinstance(b, Block))
     demands = [
@@ -92,9 +102,7 @@ def _demand(
         for read in reader.reads
         if read.buffer in written
     ]
-    if not demands:
-        raise InvalidIR(f"block {producer.name} is placed where nothing reads what it writes")
-    return _union(demands, ranges)
+    return _union(demands, ranges) if demands else None
 
 
 def _in_tiles(domain: Domain, tiles: Mapping[str, int]) -> Domain:

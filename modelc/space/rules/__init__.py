@@ -5,6 +5,7 @@ caching.py       inline, pad, cache_read, cache_write, stage_write: a copy befor
 dimensions.py    collapse, factor, expose: one dimension of two, two of one
 fuse.py          two reductions as one, and the constant that they index with it
 rfactor.py       a reduction into partial results, then of these
+online.py        the same of a row's maximum, its sums and what it weighs together: attention over keys in parts
 deinterleave.py  a copy in which every so many elements lie side by side
 strassen.py      products of matrices by fewer products of their parts
 winograd.py      minimal filtering F(m x m, r x r); filters.py: its matrices; windows.py: what it is for

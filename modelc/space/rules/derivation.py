@@ -23,6 +23,7 @@ from modelc.space.rules.deinterleave import deinterleave_rule
 from modelc.space.rules.dimensions import collapse_rule, expose_rule, factor_rule
 from modelc.space.rules.extend import extend_rule, lengthen_rule
 from modelc.space.rules.fuse import fuse_rule, fused_constant
+from modelc.space.rules.online import online_rule
 from modelc.space.rules.rfactor import rfactor_rule
 from modelc.space.rules.rule import DoesNotApply, Rule, Sums
 from modelc.space.rules.strassen import error_bound as strassen_bound
@@ -42,6 +43,7 @@ _RULES = {
         Rule("cache_write", cache_write_rule),
         Rule("stage_write", stage_write_rule),
         Rule("rfactor", rfactor_rule),
+        Rule("online", online_rule),
         Rule("deinterleave", deinterleave_rule),
         Rule("collapse", collapse_rule),
         Rule("factor", factor_rule),

@@ -24,11 +24,12 @@ import numpy as np
 from modelc.ir.block import Block, Iter, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.expr import DTYPES, Load, variables
-from modelc.ir.loop import ROOT, Inside, Loop
+from modelc.ir.loop import ROOT, Inside, Loop, Root
 from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.access import accesses, stored_lanes
 from modelc.space.analysis.loops import deeper
 from modelc.space.cost.blocks import block_cycles, laid_out, work_around
+from modelc.space.cost.moving import moving_seconds
 from modelc.space.cost.step import chain_cycles, epilogue_cycles, exposed, step_cycles
 from modelc.space.cost.work import Work
 from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, Values, one_by_one
@@ -78,15 +79,21 @@ class Attention(Sketch):
     def __init__(self, roles: Roles, target: Target, stages: tuple[Stage, ...], units: Mapping[str, Unit]) -> None:
         name = "+".join(dict.fromkeys(u.match.intrinsic.name for u in units.values())) or "vectors"
         super().__init__("attention", name, roles.task, target, stages)
-        self.roles, self.units = roles, units
+        self.roles, self.units, self.root = roles, units, self.root_of(roles)
         self.doubt = target.cost.unit_doubt_share if units else 0.0
         self._vectors = {b.name: self._vector(b) for b in self.contractions()}
+        if roles.join is not None and roles.values is not None:
+            self._vectors[roles.join.name] = roles.followed[self._vectors[roles.values.name]]
+        self.parts = roles.parts if self.root is roles.join else 1  # that are computed in turn for every tile
         self._cycles = dict[tuple[str, int, int, int], float]()
         self.dtype = self.task.buffer(roles.scores.writes[0].buffer).dtype
         self.lanes = stored_lanes(target, self.dtype)
         self.keys = roles.scores.ranges[roles.iters[roles.scores.name][roles.key]]
         self.queries = roles.scores.ranges[roles.iters[roles.scores.name][roles.query]]
-        self.reads = {b.name: accesses(self.task, b)[0] for b in (roles.scores, roles.values) if b is not None}
+
+    def root_of(self, roles: Roles) -> Block:
+        """The Block whose loops are around all others'."""
+        return roles.root
 
     # --- knobs ----------------------------------------------------------------------------------------------------
 
@@ -99,7 +106,7 @@ class Attention(Sketch):
         tiles = tuple(sorted({*self.query_tiles(), int(start["queries"])}))
         most = max(1, *(self.group(n) for n in tiles), int(start["group"]))
         groups = {1 << k for k in range(most.bit_length())} | {int(start["group"])}
-        loops, first = self.lead_loops(), start["parallel"]
+        loops, first = self.loops_for_threads(), start["parallel"]
         free = self.target.cores > 1 and self.long
         knobs = [Knob("queries", tiles, "query rows of one tile")]
         for prefix, block in self.named().items():
@@ -182,8 +189,8 @@ class Attention(Sketch):
         roles, task, tile, group = self.roles, self.task, values["queries"], values["group"]
         kernels = [RegisterTile(values[f"{n}.rows"], values[f"{n}.vectors"]) for n in self.named()]
         first, second = kernels[0], kernels[-1]
-        root, lead = roles.root, self.lead(values["parallel"])
-        at = Inside(root.name, lead[-1])
+        root, lead = self.root, self.lead(values["parallel"])
+        at = self.inside(lead)
         schedules: dict[str, BlockSchedule] = {b.name: map_schedule(task, b, self.target) for b in roles.others}
         schedules |= self.contraction(roles.scores, roles.epilogue, first, at, "local")
         key, row = self.iterator(roles.owner, roles.key), self.iterator(roles.owner, roles.query)
@@ -191,59 +198,78 @@ class Attention(Sketch):
         vectors, vector = Loop(key, 0), Loop(key, 1)
         if roles.values is None:
             groups, inner = Loop(row, 1), (Loop(row, 2), vectors, vector)
-            tags = {vector: "vector"} | self.parallel(lead)
+            tags = {vector: "vector"} | ({lead[0]: "parallel"} if self.long else {})
             tiles = {row: (tile, group), key: (self.lanes,)}
             schedules[root.name] = BlockSchedule(ROOT, "arena", tiles, (*lead, groups, *inner), tags)
         else:
             groups, inner = Loop(row, 0), (Loop(row, 1), vectors, vector)
             tags, tiles = {vector: "vector"}, {row: (group,), key: (self.lanes,)}
             schedules[roles.owner.name] = BlockSchedule(at, "local", tiles, (groups, *inner), tags)
-            of_values = self.contraction(roles.values, roles.results, second, at, "arena")
-            own, query = of_values[root.name], self.iterator(root, roles.query)
-            tiles = dict(own.tiles) | {query: (tile, *own.tiles[query])}
-            order, reduced = tuple(deeper(loop, query) for loop in own.order), {i.name for i in root.reduction}
-            tags = {deeper(loop, query): tag for loop, tag in own.tags.items()} | self.parallel(lead)
-            unit = self.units.get(root.name)
-            if unit is not None and unit.stores_accumulators:  # maps run beside what comes next
-                macro = [loop for loop in order if loop not in tags and loop.iterator not in reduced]
-                tags |= dict.fromkeys(macro, "pipeline")
-            schedules |= of_values
-            schedules[root.name] = BlockSchedule(ROOT, "register", tiles, (*lead, *order), tags, own.padded)
-            for result in roles.results:
-                place = of_values[result.name].at
-                assert place is not ROOT
-                around_tile = Inside(place.block, deeper(place.loop, query))
-                schedules[result.name] = replace(of_values[result.name], at=around_tile)
+            schedules |= self.weighing(second, lead, tile)
         for block in (*roles.before, *roles.after):
             schedules[block.name] = inside_rows(task, block, self.target, Inside(roles.owner.name, groups))
         for pack in roles.packs:
-            schedules[pack.name] = self.pack(pack, lead)
+            schedules[pack.name] = self.pack(pack, self.copied_at(pack, lead, tile))
         made = dict(zip(self.contractions(), (first, second), strict=False))
         layouts = {u.packed[1]: u.layout(t.vectors) for b, t in made.items() if (u := self.units.get(b.name))}
-        if self.far_keys is not None and values["keys"] == "panels":
+        if self.far_keys is not None and values["keys"] == "panels" and self.keeps_keys(tile):
             layouts[self.far_keys.buffer] = panels(roles, self.far_keys, first.vectors * self.lanes)
         return Candidate({b.name: schedules[b.name] for b in task.blocks}, self.stages, layouts)
+
+    def inside(self, lead: Sequence[Loop]) -> Inside:
+        """Where the rows of a tile are computed."""
+        return Inside(self.root.name, lead[-1])
+
+    def weighing(self, kernel: RegisterTile, lead: Sequence[Loop], tile: int) -> dict[str, BlockSchedule]:
+        """The second contraction around everything else."""
+        assert self.roles.values is not None
+        return self.rooted(self.roles.values, self.roles.results, kernel, lead, tile, self.long)
+
+    def rooted(
+        self, block: Block, maps: Sequence[Block], kernel: RegisterTile, lead: Sequence[Loop], tile: int, long: bool
+    ) -> dict[str, BlockSchedule]:
+        """A contraction and the `maps` of its results, inside the loops `lead`, the last over tiles of query rows, the
+        first for threads if it is `long`."""
+        result = self.contraction(block, maps, kernel, Inside(block.name, lead[-1]), "arena")
+        own, query = result[block.name], self.iterator(block, self.roles.query)
+        tiles = dict(own.tiles) | {query: (tile, *own.tiles[query])}
+        order, reduced = tuple(deeper(loop, query) for loop in own.order), {i.name for i in block.reduction}
+        tags = {deeper(loop, query): tag for loop, tag in own.tags.items()} | ({lead[0]: "parallel"} if long else {})
+        unit = self.units.get(block.name)
+        if unit is not None and unit.stores_accumulators:  # maps run beside what comes next
+            macro = [loop for loop in order if loop not in tags and loop.iterator not in reduced]
+            tags |= dict.fromkeys(macro, "pipeline")
+        result[block.name] = BlockSchedule(ROOT, "register", tiles, (*lead, *order), tags, own.padded)
+        for consumer in maps:
+            place = result[consumer.name].at
+            assert place is not ROOT
+            result[consumer.name] = replace(result[consumer.name], at=Inside(place.block, deeper(place.loop, query)))
+        return result
 
     def iterator(self, block: Block, dim: int) -> str:
         return self.roles.iters[block.name][dim]
 
     # --- loops around a tile --------------------------------------------------------------------------------------
 
-    def lead_loops(self) -> list[Loop]:
+    def lead_loops(self, root: Block | None = None) -> list[Loop]:
         """The root's loops around a tile: batch and heads, those that keys move with outside; then the tiles."""
-        roles, root = self.roles, self.roles.root
+        roles, root = self.roles, root or self.root
         dims = [d for d, n in enumerate(roles.iters[root.name]) if n and root.ranges[n] > 1]
         dims = [d for d in dims if d not in (roles.key, roles.query)]
         dims.sort(key=lambda d: not self.moves_keys(d))
         return [Loop(self.iterator(root, d), 0) for d in (*dims, roles.query)]
 
+    def loops_for_threads(self) -> list[Loop]:
+        """Those of these loops that may go to threads."""
+        return self.lead_loops()
+
     def lead(self, parallel: Loop) -> list[Loop]:
         """The same with the one in front whose iterations go to threads."""
         return [parallel, *(loop for loop in self.lead_loops() if loop != parallel)]
 
-    def phases(self, parallel: Loop) -> int:
+    def phases(self, parallel: Loop, tile: int) -> int:
         """Copies of all keys or values that are phases of their own."""
-        return sum(self.packed_in(pack, self.lead(parallel))[1] is None for pack in self.roles.packs)
+        return sum(self.copied_at(pack, self.lead(parallel), tile) is ROOT for pack in self.roles.packs)
 
     def trips(self, loop: Loop, tile: int) -> int:
         """Iterations of one of these loops."""
@@ -252,12 +278,12 @@ class Attention(Sketch):
 
     def span(self, loop: Loop, tile: int) -> tuple[int, int]:
         """(how many values of its iterator one of these loops covers, how many one of its iterations does)."""
-        whole = loop.iterator != self.iterator(self.roles.root, self.roles.query)
-        return self.roles.root.ranges[loop.iterator], 1 if whole else tile
+        whole = loop.iterator != self.iterator(self.root, self.roles.query)
+        return self.root.ranges[loop.iterator], 1 if whole else tile
 
     def first_loop(self, tile: int) -> Loop:
         """The loop that goes to threads by rule: the outermost with enough iterations for all, else the longest."""
-        loops = self.lead_loops()
+        loops = self.loops_for_threads()
         return parallel_first(loops, {loop: self.trips(loop, tile) for loop in loops}, self.target)[0]
 
     def moves_keys(self, dim: int) -> bool:
@@ -271,28 +297,27 @@ class Attention(Sketch):
         """Whether there is enough to do for threads."""
         return self.roles.scores.points() >= SERIAL_POINTS
 
-    def parallel(self, lead: Sequence[Loop]) -> dict[Loop, str]:
-        """The tag of the loop that goes to threads, if one does."""
-        return {lead[0]: "parallel"} if self.long else {}
-
-    def packed_in(self, block: Block, lead: Sequence[Loop]) -> tuple[Block, Loop | None]:
-        """(what reads a copy of keys or values, the innermost loop that it moves with, before one it does not)."""
-        roles = self.roles
-        reader = next(b for b in (roles.scores, roles.values) if b and block.writes[0].buffer in b.buffers_read)
-        (read,) = [r for r in reader.reads if r.buffer == block.writes[0].buffer]
-        inside = None
+    def copied_at(self, block: Block, lead: Sequence[Loop], tile: int) -> Inside | Root:
+        """Where a copy of keys or values is made: in the innermost loop that it moves with, before one it does not."""
+        roles, (reader, read), inside = self.roles, self.copy_read(block), None
         for loop in lead:
-            dim = roles.iters[roles.root.name].index(loop.iterator)
+            dim = roles.iters[self.root.name].index(loop.iterator)
             if self.iterator(reader, dim) not in variables(read):
                 break
             inside = loop
-        return reader, inside
+        return ROOT if inside is None else Inside(self.root.name, inside)
 
-    def pack(self, block: Block, lead: Sequence[Loop]) -> BlockSchedule:
+    def copy_read(self, block: Block) -> tuple[Block, Load]:
+        """What reads a copy of keys or values, and how."""
+        buffer = block.writes[0].buffer
+        reader = next(b for b in self.contractions() if buffer in b.buffers_read)
+        (read,) = [r for r in reader.reads if r.buffer == buffer]
+        return reader, read
+
+    def pack(self, block: Block, at: Inside | Root) -> BlockSchedule:
         """The loops of a copy of keys or values."""
-        roles, (reader, inside) = self.roles, self.packed_in(block, lead)
-        at = ROOT if inside is None else Inside(roles.root.name, inside)
-        scope = "arena" if inside is None else "local"
+        reader, _ = self.copy_read(block)
+        scope = "arena" if at is ROOT else "local"
         unit = self.units.get(reader.name)
         if unit is not None and unit.packed[1] == block.writes[0].buffer:
             return pack_schedule(self.task, block, unit.match, unit.vector, self.target, at, scope)
@@ -301,10 +326,11 @@ class Attention(Sketch):
     @cached_property
     def far_keys(self) -> Load | None:
         """The copy of a head's keys, as vectors read it, that is too large to stay near for every tile."""
-        return None if self.units else far_keys(self.roles, self.dtype, self.target)
+        return None if self.units else far_keys(self.roles, self.parts, self.dtype, self.target)
 
-    def rows(self) -> tuple[Block, ...]:
-        return (*self.roles.before, self.roles.owner, *self.roles.after)
+    def keeps_keys(self, tile: int) -> bool:
+        """Whether a copy of keys is of all of them, for tiles of `tile` query rows."""
+        return True
 
     def group(self, tile: int) -> int:
         """Query rows that are reduced side by side, to overlap the latency of their reductions: their scores fit half
@@ -360,7 +386,7 @@ class Attention(Sketch):
 
     def nearness(self, block: Block) -> Callable[[Iter], int]:
         """Sorts reduction iterators: the one that is nearest in an operand innermost."""
-        reads = self.reads[block.name]
+        reads = accesses(self.task, block)[0]
         return lambda i: -min((abs(s) for r in reads if (s := r.strides[i.name])), default=0)
 
     def tiles(self) -> tuple[int, RegisterTile, RegisterTile]:
@@ -437,17 +463,22 @@ class Attention(Sketch):
         return steps * step + control + epilogue_cycles(cost, accumulators, 0.0)
 
     def traffic(self, tile: int, by_rows: bool = False) -> float:
-        """Cycles that the second-level cache adds: a head's operands come from there for every tile again, half of that
-        beside the arithmetic, unless far keys are read `by_rows`, from many pages; scores and weights that are too
-        large for the first one are written and read there."""
-        caches, size = self.target.caches, DTYPES[self.dtype].itemsize
-        rate = 1e9 * self.target.second.bandwidth_gbs / self.target.hertz
-        depths = [prod(i.extent for i in b.spatial if i.name == self.vector(b)) for b in self.contractions()]
-        depths = [d * prod(i.extent for i in b.reduction) for d, b in zip(depths, self.contractions(), strict=True)]
+        """Cycles that farther caches add: a head's operands come for every tile again from the nearest that holds them,
+        half of that beside the arithmetic, unless far keys are read `by_rows`, from many pages; scores and weights that
+        are too large for the first one are written and read in the nearest that holds them."""
+        size = DTYPES[self.dtype].itemsize
+        depths = [b.ranges[self.vector(b)] * prod(i.extent for i in b.reduction) for b in self.contractions()]
         multiplied = max((DTYPES[u.packed[0].dtype].itemsize for u in self.units.values()), default=size)
-        operands = -(-self.queries // tile) * sum(depths) * multiplied
-        spilled = 4 * self.queries * self.keys * size if 2 * tile * self.keys * size > caches[0].bytes else 0
-        return (operands * (1.0 if by_rows else 0.5) + spilled) / rate
+        operands, rows = self.parts * sum(depths) * multiplied, 2 * self.keys * size
+        cycles = (1.0 if by_rows else 0.5) * -(-self.queries // tile) * self.moved(operands, operands)
+        if tile * rows > self.target.caches[0].bytes:
+            cycles += self.moved(2 * self.parts * self.queries * rows, tile * rows)
+        return cycles
+
+    def moved(self, size: int, held: int) -> float:
+        """Cycles in which `size` bytes come from the nearest cache beyond the first that holds `held`."""
+        seconds = size / held * moving_seconds(held, self.target.caches[1:], self.target)
+        return seconds * self.target.hertz
 
     def work(self, points: Points, cores: int) -> Work:
         return one_by_one(self, points, lambda values: self.work_at(values, cores))
@@ -456,16 +487,18 @@ class Attention(Sketch):
         """Both contractions at their register tiles' rates with what comes from the second-level cache meanwhile, the
         maps and copies around them, and what passes the boundary; for the core that has most of the parallel loop."""
         tile, parallel = values["queries"], values["parallel"]
-        cycles = self.traffic(tile, self.far_keys is not None and values["keys"] == "rows")
+        by_rows = self.far_keys is not None and values["keys"] == "rows" and self.keeps_keys(tile)
+        cycles = self.traffic(tile, by_rows)
         for prefix, block in self.named().items():
             kernel = RegisterTile(values[f"{prefix}.rows"], values[f"{prefix}.vectors"])
-            cycles += self.kernel_cycles(block, tile, kernel)
+            cycles += self.parts * self.kernel_cycles(block, tile, kernel)
         heads = prod(self.trips(loop, tile) for loop in self.lead_loops()[:-1])
         spans = [self.span(loop, tile) for loop in self.lead(parallel)]
         share = float(busiest_share(spans, cores, self.target.cores)) if self.long else 1.0
         candidate, task = self.as_ruled
         compute = np.array([(heads * cycles + self.around) * share])
-        more = self.phases(parallel) - self.phases(self.start_values()["parallel"])
+        start = self.start_values()
+        more = self.phases(parallel, tile) - self.phases(start["parallel"], start["queries"])
         return work_around(task, candidate, compute, self.target, float(more), float(self.long and cores > 1))
 
     def away(self, points: Points) -> Floats:
@@ -488,7 +521,7 @@ class Attention(Sketch):
             tags = candidate.blocks[block.name].tags.values()
             if block.name in packs:
                 total += self.target.cost.transpose_cycles * block.points() / self.lanes
-            elif block.name not in self.reads and not any(t.startswith(INTRINSIC) for t in tags):
+            elif block not in self.contractions() and not any(t.startswith(INTRINSIC) for t in tags):
                 total += block_cycles(task, block, candidate, self.target, 1)
         return total
 

@@ -1,7 +1,8 @@
 """Copies of keys that do not stay near: stored by panels, as the register tiles of the scores read them.
 
 rows       [depth, keys]                each step of the sum is on a page of its own
-panels     [keys / n, depth, n]         what a register tile of n keys reads lies in one piece
+panels     [keys / n, depth, n]         what a register tile of n keys reads lies in one piece; keys in parts are
+                                        [parts, keys of a part / n, depth, n]
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from modelc.space.sketches.attention_roles import Roles
 from modelc.target import Target
 
 
-def far_keys(roles: Roles, dtype: str, target: Target) -> Load | None:
-    """What the scores read of a copy of a head's keys that is larger than half of the second-level cache; else None."""
+def far_keys(roles: Roles, parts: int, dtype: str, target: Target) -> Load | None:
+    """What the scores read of a copy of a head's keys, in so many `parts`, that is larger than half of the second-level
+    cache; else None."""
     scores = roles.scores
     key = roles.iters[scores.name][roles.key]
     copies = {pack.writes[0].buffer for pack in roles.packs}
     reads = [r for r in scores.reads if r.buffer in copies and Var(key) in r.indices]
-    size = scores.ranges[key] * prod(i.extent for i in scores.reduction) * DTYPES[dtype].itemsize
+    size = parts * scores.ranges[key] * prod(i.extent for i in scores.reduction) * DTYPES[dtype].itemsize
     plain = len(reads) == 1 and len(scores.reduction) == 1 and Var(scores.reduction[0].name) in reads[0].indices
     return reads[0] if plain and size > target.second.bytes // 2 else None
 

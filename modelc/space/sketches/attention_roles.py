@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 
+from modelc.ir.affine import linear
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Stage
 from modelc.ir.expr import Load, Op, Var, variables, walk
@@ -41,10 +42,31 @@ class Roles:
     iters: Mapping[str, tuple[str, ...]]  # Block -> its iterators along the scores' dimensions, "" where it has none
     key: int  # the dimension that rows are long in
     query: int  # the dimension of the query rows of a tile
+    joined: tuple[Block, ...] = ()  # of keys in parts, which are the first dimension: what makes a whole of the parts
 
     @property
     def root(self) -> Block:
         return self.values or self.owner
+
+    @property
+    def parts(self) -> int:
+        """How many parts the keys are in."""
+        return self.scores.ranges[self.iters[self.scores.name][0]] if self.joined else 1
+
+    @property
+    def join(self) -> Block | None:
+        """The sum of what the parts' rows weigh."""
+        weighed = {b.writes[0].buffer for b in self.results}
+        return next((b for b in self.joined if b.reduction and weighed & b.buffers_read), None)
+
+    @property
+    def followed(self) -> dict[str, str]:
+        """The iterators of the second contraction, and what they are in the sum of its parts."""
+        if self.join is None:
+            return {}
+        (result,) = self.results[-1].writes
+        (read,) = [r for r in self.join.reads if r.buffer == result.buffer]
+        return dict(zip(map(str, result.indices), map(str, read.indices), strict=True))
 
     def rows_of(self, name: str) -> str:
         """The iterator of Block `name` that goes over query rows."""
@@ -61,10 +83,12 @@ def _contracts(block: Block) -> bool:
     return is_contraction(block) and any(a - b and b - a for a in moving for b in moving)
 
 
-def prepared(task: Task, target: Target, stages: list[Stage], tensorize: bool) -> tuple[Task, dict[str, Unit]]:
-    """The Task with the rows' common factor after the values, results of contractions in registers, operands that are
-    contiguous in what becomes a vector, and reductions by lanes; and the contractions that intrinsics compute, if the
-    Task may use any."""
+def prepared(
+    task: Task, target: Target, stages: list[Stage], tensorize: bool, parts: int = 1
+) -> tuple[Task, dict[str, Unit]]:
+    """The Task with the rows' common factor after the values, keys in `parts`, results of contractions in registers,
+    operands that are contiguous in what becomes a vector, and reductions by lanes; and the contractions that intrinsics
+    compute, if the Task may use any. Raises DoesNotApply if keys do not go in so many parts."""
     contractions = _contractions(task)
     if not contractions or len(contractions) > 2 or not _reduced(task, contractions):
         return task, {}
@@ -73,10 +97,14 @@ def prepared(task: Task, target: Target, stages: list[Stage], tensorize: bool) -
             for block in [b for b in task.blocks if isinstance(b, Block) and b.writes[0].buffer == buffer]:
                 with suppress(DoesNotApply):
                     task = inlined(applied(task, stages, "defer", block=block.name), stages)
+    if parts > 1:
+        task = applied(task, stages, "online", block=_peak(task), count=parts)
+        contractions = _contractions(task)
     for name in [b.name for b in contractions]:
         block = _block(task, name)
         buffer, consumers = block.writes[0].buffer, consumers_of(task, block)
-        if len(consumers) != 1 or buffer in task.outputs or reads_plainly(consumers[0], buffer) is None:
+        plain = len(consumers) == 1 and not consumers[0].reduction and reads_plainly(consumers[0], buffer) is not None
+        if not plain or buffer in task.outputs:
             task = applied(task, stages, "cache_write", block=name)
     vectors = dict(_vectors(task, [b.name for b in contractions]))
     units = {n: unit_of(task, _block(task, n), v, target) for n, v in vectors.items()} if tensorize else {}
@@ -93,15 +121,31 @@ def prepared(task: Task, target: Target, stages: list[Stage], tensorize: bool) -
             continue
         block = _block(task, name)
         for read in accesses(task, block)[0]:
-            across = read.strides[vector] not in (0, 1) and Var(vector) in read.load.indices
-            lanes = [Var(vector)] if across else [Var(n) for n, step in read.strides.items() if step == 1]
-            place = next((d for d, i in enumerate(read.load.indices) if i in lanes), -1)
+            across = read.strides[vector] not in (0, 1) and _alone(read.load, vector)
+            lanes = {vector} if across else {n for n, step in read.strides.items() if step == 1}
+            place = next((d for d, i in enumerate(read.load.indices) if lanes & variables(i)), -1)
             wide = _widened(task, block, read)
             if across or wide:
                 args: dict[str, str | int] = {"dtype": wide} if wide else {}
                 args |= {"buffer": read.load.buffer, "innermost": place}
-                task = applied(task, stages, "cache_read", block=name, **args)
+                task = _in_parts(applied(task, stages, "cache_read", block=name, **args), name, stages)
     return lanes_split(task, target, stages, [b.name for b in contractions]), chosen
+
+
+def _alone(read: Load, vector: str) -> bool:
+    """Whether a dimension is read by the `vector` iterator alone, or by it within parts."""
+    forms = [linear(i) for i in read.indices if vector in variables(i)]
+    return len(forms) == 1 and forms[0] is not None and forms[0].coefficient(Var(vector)) == 1
+
+
+def _in_parts(task: Task, name: str, stages: list[Stage]) -> Task:
+    """The Task with copies that contraction `name` reads part by part stored so."""
+    for read in _block(task, name).reads:
+        for dim, index in enumerate(read.indices):
+            if len(variables(index)) > 1:
+                with suppress(DoesNotApply):
+                    task = applied(task, stages, "factor", block=name, buffer=read.buffer, dim=dim)
+    return task
 
 
 def _unrounded(task: Task, name: str, stages: list[Stage]) -> Task:
@@ -177,6 +221,14 @@ def _widened(task: Task, block: Block, read: Access) -> str:
 
 def _block(task: Task, name: str) -> Block:
     return next(b for b in task.blocks if isinstance(b, Block) and b.name == name)
+
+
+def _peak(task: Task) -> str:
+    """The Block of the maximum of each row. Raises DoesNotApply if there is none."""
+    peaks = [b.name for b in task.blocks if isinstance(b, Block) and b.aggregation == "max"]
+    if not peaks:
+        raise DoesNotApply("rows have no maximum")
+    return peaks[0]
 
 
 def _reduced(task: Task, contractions: Sequence[Block]) -> list[Block]:
@@ -257,10 +309,11 @@ def roles_of(task: Task) -> Roles | None:
         return None
     names, key = rows
     epilogue = tuple(consumers_of(task, scores))
-    results = tuple(_results(task, values)) if values is not None else ()
+    joined = _joined(blocks, contractions, key)
+    results = tuple(b for b in _results(task, values) if b not in joined) if values is not None else ()
     before_all = [b for b in blocks[: blocks.index(scores)] if _is_copy(task, b.writes[0].buffer)]
     copies = [b for b in blocks if values is not None and b not in before_all and _packs(task, b, values)]
-    between = [b for b in blocks if b not in (*contractions, *epilogue, *results, *before_all, *copies)]
+    between = [b for b in blocks if b not in (*contractions, *epilogue, *results, *joined, *before_all, *copies)]
     packed = [b for b in before_all if _packs(task, b, scores) or (values is not None and _packs(task, b, values))]
     iters = {b.name: n for b in between if (n := _positions(b, len(names), key)) is not None} | {scores.name: names}
     wide = [b for b in between if not b.reduction and iters.get(b.name, ("",) * len(names))[key]]
@@ -287,8 +340,30 @@ def roles_of(task: Task) -> Roles | None:
         iters=iters,
         key=key,
         query=-1 if query is None else query,
+        joined=joined,
     )
-    return roles if query is not None and _sound(roles) else None
+    if query is None or not _sound(roles):
+        return None
+    return roles if roles.join is None else replace(roles, iters={**iters, roles.join.name: _of_join(roles)})
+
+
+def _of_join(roles: Roles) -> tuple[str, ...]:
+    """The iterators of the sum of the parts along the scores' dimensions."""
+    assert roles.values is not None
+    names = enumerate(roles.iters[roles.values.name])
+    return tuple("" if d in (0, roles.key) else roles.followed.get(n, "") for d, n in names)
+
+
+def _joined(blocks: Sequence[Block], contractions: Sequence[Block], key: int) -> tuple[Block, ...]:
+    """What reduces over the parts of the keys, and all that follows from it; nothing where keys are whole: then
+    reductions go along the keys."""
+    joined, made = list[Block](), set[str]()
+    for b in blocks if key else ():
+        over = {Var(i.name) for i in b.reduction}
+        if made & b.buffers_read or (b not in contractions and any(r.indices[0] in over for r in b.reads)):
+            joined.append(b)
+            made |= {w.buffer for w in b.writes}
+    return tuple(joined)
 
 
 def _results(task: Task, values: Block) -> list[Block]:
@@ -353,7 +428,7 @@ def _sound(roles: Roles) -> bool:
         made |= {w.buffer for w in b.writes}
     if not all(any(b.writes[0].buffer in reads[c.name] for c in inner) for b in roles.before):
         return False
-    last = {b.name for b in (roles.results[-1:] if roles.values is not None else (roles.owner,))}
+    last = {b.name for b in ((roles.joined or roles.results)[-1:] if roles.values is not None else (roles.owner,))}
     writing = {b.name for b in roles.task.blocks if isinstance(b, Block) and b.writes[0].buffer in roles.task.outputs}
     whole = {b.name for b in (*roles.before, roles.owner) if roles.iters[b.name][roles.key]}
     return last <= writing <= last | whole and not roles.root.where

@@ -2,7 +2,7 @@
 
 opaque       a Block without affine form: nothing is open
 elementwise  assignments only: the innermost stored iterator is the vector
-attention    contractions before and after reductions of rows: tiles of whole rows
+attention    contractions before and after reductions of rows: tiles of whole rows, or of parts of long ones
 chain        reductions each of which reads what the one before it makes: tile by tile of the last
 rows         several reductions over common leading iterators: all Blocks inside one loop over rows
 reduction    a whole tensor, few long rows, or columns: phases, one after the other
@@ -22,6 +22,7 @@ from modelc.policy import Policy
 from modelc.space.rules.derivation import proposals
 from modelc.space.sketch import Sketch
 from modelc.space.sketches.attention import attention_sketches
+from modelc.space.sketches.attention_parts import attention_in_parts
 from modelc.space.sketches.chain import chain_sketches
 from modelc.space.sketches.clean import collapsed, exposed, inlined
 from modelc.space.sketches.contraction import Contraction
@@ -62,9 +63,10 @@ def sketches(task: Task, target: Target, policy: Policy, before: Sequence[Stage]
         return [Elementwise(task, target, stages)]
     if len(reductions) > 1:
         attention = attention_sketches(task, target, stages, policy.tensorize)
-        if attention:
-            return [*attention]
-        return chain_sketches(task, target, stages, policy.tensorize) or row_sketches(task, target, stages)
+        if attention and policy.parts:
+            attention += attention_in_parts(task, target, stages, attention[-1])
+        chains = [*attention] or chain_sketches(task, target, stages, policy.tensorize)
+        return chains or row_sketches(task, target, stages)
     by_columns = column_sketch(task, target, stages)
     if by_columns is not None:
         return [by_columns]

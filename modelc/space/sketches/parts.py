@@ -67,13 +67,13 @@ def _cuts(task: Task, whole: Tiled, depth: Iter) -> list[tuple[int, bool]]:
     cuts, cores = list[tuple[int, bool]](), whole.target.cores
     if (computed or results <= whole.lanes) and whole.unit.plain and not whole.sliding:
         sizes = STREAMED if rows == 1 else [size * depth.extent // whole.steps for size in TURNS]
-        cuts += [(_divisor(depth.extent, depth.extent // max(1, size)), False) for size in sizes]
+        cuts += [(divisor(depth.extent, depth.extent // max(1, size)), False) for size in sizes]
     if cores > 1 and results // (whole.lanes * BESIDE) < BESIDE * cores:
-        cuts += [(_divisor(depth.extent, times * cores), True) for times in (1, BESIDE)]
+        cuts += [(divisor(depth.extent, times * cores), True) for times in (1, BESIDE)]
     return [*dict.fromkeys((count, stored) for count, stored in cuts if count > 1)]
 
 
-def _divisor(extent: int, wanted: int) -> int:
+def divisor(extent: int, wanted: int) -> int:
     """The largest number of equal parts that is not above what is wanted."""
     return next(n for n in range(max(1, wanted), 0, -1) if extent % n == 0)
 
