@@ -162,6 +162,21 @@ class Layout:
             result = primitive.invert(result, before)
         return result
 
+    def of_part(self, shape: Sequence[int]) -> Layout:
+        """The layout of a box of the tensor, of `shape`: a pad whose dimension is split next fills up the last tile of
+        the box. Raises ValueError if a primitive does not fit."""
+        primitives, extents = list[Primitive](), tuple(shape)
+        for place, primitive in enumerate(self.primitives):
+            following = self.primitives[place + 1 : place + 2]
+            if primitive.name == "pad" and [p.name for p in following] == ["split"]:
+                dim, before, _ = primitive.args
+                if following[0].args[0] == dim:
+                    after = -(extents[dim] + before) % prod(following[0].args[1:])
+                    primitive = Primitive("pad", (dim, before, after))
+            primitives.append(primitive)
+            extents = primitive.shape(extents)
+        return Layout(tuple(primitives))
+
     @property
     def permutation(self) -> tuple[int, ...] | None:
         """The order of dimensions if the layout is a lone reorder; None if it does anything else."""

@@ -8,13 +8,15 @@ from math import prod
 
 from modelc.errors import TargetError
 from modelc.ir.block import AnyBlock, Block, Task
-from modelc.ir.expr import Load, Op, Var, variables
+from modelc.ir.expr import Const, Load, Op, Var, variables
 from modelc.ir.program import is_contraction
 from modelc.target import Intrinsic, Target
 from modelc.target.intrinsics import shipped_intrinsics
 
 NARROW, HALF, WIDE = "bfloat16", "float16", "float32"
 DTYPES = {"bf16": NARROW, "auto": NARROW, "f16": HALF}  # that contractions multiply, by the precision that is asked for
+LEAST_READERS, LEAST_PRODUCTS = 8, 1 << 15  # of two computed matrices, for a copy of each in fewer bits to pay: 64 of
+# 16 x 32 by 32 x 16 take 0.99 of the time in float32, one of 32 x 64 by 64 x 32 0.93, of 256 x 256 by 256 x 256 0.54
 LEAST_DEPTH = 4  # terms of a dot product that are worth rounding: fewer fill no tile
 SUMS = {NARROW: WIDE, HALF: HALF}  # what products are added up in
 MOST_TERMS = 256  # of a sum in float16
@@ -82,19 +84,27 @@ def operands_of(task: Task, block: AnyBlock) -> tuple[Load, Load] | None:
 
 def _worth(task: Task, block: AnyBlock, a: Load, b: Load) -> bool:
     """Whether one operand is a constant, which is packed for the instructions that add several products at a time when
-    compiling, or the Task reduces rows of products besides (attention), and packs what it multiplies again and again;
-    each operand meets several elements of the other, or is a constant that is read once; and a dot product has terms
-    enough in a row. Other contractions of two computed operands are faster in float32 than with their operands packed
-    or widened while running."""
+    compiling, or the Task reduces rows of products besides (attention), and packs what it multiplies again and again,
+    or the operands are matrices large enough to be packed while running; each operand meets several elements of the
+    other, or is a constant that is read once; and a dot product has terms enough in a row."""
     assert isinstance(block, Block)
     constants = {a.buffer, b.buffer} & task.constants
-    if not constants and not any(x.reduction and not is_contraction(x) for x in task.blocks if isinstance(x, Block)):
+    attends = any(x.reduction and not is_contraction(x) for x in task.blocks if isinstance(x, Block))
+    if not constants and not attends and not _large_matrices(block, a, b):
         return False
     if _depth(block, *((b, a) if a.buffer in task.constants else (a, b))) < LEAST_DEPTH:
         return False
     long = {i.name for i in block.spatial if i.extent > 1}
     reused = {x: bool(long & (variables(y) - variables(x))) for x, y in ((a, b), (b, a))}
     return any(reused.values()) and all(reused[x] or x.buffer in task.constants for x in (a, b))
+
+
+def _large_matrices(block: Block, a: Load, b: Load) -> bool:
+    """Whether the Block multiplies matrices, of which each element meets enough of the other's for a copy to pay."""
+    if len(block.reduction) != 1 or not all(isinstance(i, Var | Const) for x in (a, b) for i in x.indices):
+        return False
+    meets = [prod(i.extent for i in block.spatial if i.name not in variables(x)) for x in (a, b)]
+    return min(meets) >= LEAST_READERS and block.points() >= LEAST_PRODUCTS
 
 
 def _worth_half(task: Task, block: AnyBlock, a: Load, b: Load) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from emulated_kernels import emulated
 from model_seeds import F, model_of
 from onnx import helper
-from tensor_tasks import EVEN, RAGGED, contraction, contraction_of, from_end_to_end, intrinsics_in, kinds_of, ways_of
+from tensor_tasks import EVEN, ODD, RAGGED, contraction_of, from_end_to_end, intrinsics_in, ways_of
 from tiny_package import skip_without_tools
 
 import modelc
@@ -20,9 +20,8 @@ from modelc.space.sketches.tiled_rules import default_knobs
 from modelc.target import Target, load_target, shipped_intrinsics
 
 SHIPPED = {one.name: one for one in shipped_intrinsics()}
-BLOCKS = ("neon-smmla", "neon-usmmla", "neon-bfmmla")  # of two rows, which have to divide
-WANTED = ("matmul", "batch", "grouped")
-MORE = ("columns", "strided", "3D")
+WANTED = ("matmul", "batch", "grouped", "columns", "odd depth")  # 35 rows, of which blocks of two leave one over
+MORE = ("odd channels", "strided", "3D", "odd groups", "rows of batches", "short depth")
 
 
 def machine(architecture: str) -> Target:
@@ -35,8 +34,8 @@ def test_every_intrinsic_on_the_emulated_machine(architecture: str) -> None:
     target = machine(architecture)
     cases = {}
     for number, one in enumerate(target.available_intrinsics):  # the other cases by turns
-        for case in WANTED if one.name in BLOCKS else (*WANTED, MORE[number % len(MORE)]):
-            task = contraction_of(one, (EVEN | RAGGED)[case])
+        for case in (*WANTED, MORE[number % len(MORE)]):
+            task = contraction_of(one, (EVEN | RAGGED | ODD)[case])
             way = ways_of(task, target)[one.name]
             candidate = tiled_candidate(way, default_knobs(way))
             assert intrinsics_in(candidate) == {one.name}
@@ -46,22 +45,18 @@ def test_every_intrinsic_on_the_emulated_machine(architecture: str) -> None:
     assert used == {one.name for one in SHIPPED.values() if one.architecture == architecture}
 
 
-@pytest.mark.parametrize("name", BLOCKS)
-def test_rows_that_a_block_of_two_does_not_divide_are_left_to_dot_products(name: str) -> None:
-    target, kinds = machine("aarch64"), kinds_of(SHIPPED[name])
-    found = ways_of(contraction(RAGGED["columns"], kinds), target)
-    assert name not in found and any(one.startswith("neon-") for one in found)
-
-
 @pytest.mark.parametrize("precision, units", [("bf16", "neon-bf"), ("int8", "neon-us")])
-@pytest.mark.parametrize("name", ["neoverse-n2", "neoverse-v1", "cortex-a510"])
+@pytest.mark.parametrize(
+    "name, rows, depth",
+    [("neoverse-n2", 64, 256), ("neoverse-v1", 64, 256), ("cortex-a510", 64, 256), ("neoverse-n2", 35, 101)],
+)
 def test_packages_for_boards_with_matrix_products_are_right(
-    name: str, precision: str, units: str, tmp_path: Path
+    name: str, rows: int, depth: int, precision: str, units: str, tmp_path: Path
 ) -> None:
     skip_without_tools(load_target(name).triple)
-    weights = np.random.default_rng(0).standard_normal((256, 192)).astype(np.float32) / 16
+    weights = np.random.default_rng(0).standard_normal((depth, 192)).astype(np.float32) / 16
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    model = model_of([node], [("x", F, [64, 256])], [("y", F, [64, 192])], {"w": weights})
+    model = model_of([node], [("x", F, [rows, depth])], [("y", F, [rows, 192])], {"w": weights})
     onnx.save(model, tmp_path / "m.onnx")
     result = modelc.compile(tmp_path / "m.onnx", name, tmp_path / "m.modelc", precision=precision, database=False)
     assert result.report is not None and result.report.passed

@@ -42,19 +42,24 @@ RAGGED: dict[str, Case] = {  # rows that do not divide, columns that do not, a d
     "1D": ("Conv", {"pads": [1, 1]}, (2, 32, 19), (32, 32, 3)),
     "3D": ("Conv", {"pads": [1] * 6}, (1, 16, 3, 5, 7), (20, 16, 3, 3, 3)),
 }
-PLAIN: dict[str, Case] = {  # what no dot product computes: it has no depth to take several of, or no columns
+ODD: dict[str, Case] = {  # depths of which no application takes all; tile registers take none of these
     "odd depth": ("MatMul", {}, (17, 33), (33, 24)),
+    "short depth": ("MatMul", {}, (18, 3), (3, 40)),
+    "odd channels": ("Conv", {"pads": [1] * 4}, (1, 19, 7, 5), (24, 19, 3, 3)),
+    "odd groups": ("Conv", {"group": 2}, (1, 22, 6, 5), (32, 11, 1, 1)),
+}
+PLAIN: dict[str, Case] = {  # what no dot product computes: it has no depth to take several of, or no columns
     "one column": ("MatMul", {}, (17, 32), (32, 1)),
     "depthwise": ("Conv", {"pads": [1] * 4, "group": 16}, (1, 16, 6, 6), (16, 1, 3, 3)),
 }
 
 
-def contraction(case: Case, kinds: Sequence[str]) -> Task:
-    """One operator (MatMul or Conv) of two operands of `kinds`, the second one constant; channels last."""
+def contraction(case: Case, kinds: Sequence[str], constants: Sequence[int] = (1,)) -> Task:
+    """One operator (MatMul or Conv) of two operands of `kinds`, those in `constants` constant; channels last."""
     op, attrs, *shapes = case
     if DTYPES[kinds[0]].kind in "iu":
-        return task_of(f"{op}Integer", attrs, shapes, [1], True, list(kinds))
-    task = task_of(op, attrs, shapes, [1], True)
+        return task_of(f"{op}Integer", attrs, shapes, constants, True, list(kinds))
+    task = task_of(op, attrs, shapes, constants, True)
     return task if kinds[0] == "float32" else in_narrow(task, ["x0", "x1"], ["x0", "x1"], kinds[0])
 
 

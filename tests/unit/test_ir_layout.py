@@ -77,6 +77,16 @@ def test_unfold_covers_overlapping_tiles():
     assert [at(stored, p)[0] for p in product(range(3), range(5))] == [*range(5), *range(3, 8), *range(6, 11)]
 
 
+def test_a_part_is_padded_to_the_tiles_of_the_whole():
+    layout = Layout.parse("pad(1, 0, 16).split(1, 3, 16).split(0, 2).reorder(2, 0, 3, 4, 1)")
+    assert layout.shape((128, 512)) == (11, 64, 3, 16, 2)
+    assert layout.of_part((128, 512)) == layout
+    assert layout.of_part((128, 48)).shape((128, 48)) == (1, 64, 3, 16, 2)
+    assert layout.of_part((128, 32)).shape((128, 32)) == (1, 64, 3, 16, 2)
+    with pytest.raises(ValueError, match="does not divide 5"):
+        layout.of_part((5, 48))
+
+
 def test_permutation():
     assert reordered(0, 2, 3, 1).permutation == (0, 2, 3, 1)
     assert Layout().permutation is None and reordered(1, 0).then("pad", 0, 1, 1).permutation is None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -24,7 +24,7 @@ from modelc.ir.expr import DTYPES, Const, Expr, Load, Var, op, substitute, varia
 from modelc.ir.nest import Branch, For, Leaf, Region, Stmt
 from modelc.target import Intrinsic
 from modelc.target.binding import bindings
-from modelc.target.intrinsic import Operand
+from modelc.target.intrinsic import Digit, Operand
 
 Kind = tuple[str, tuple[int, ...]]  # an operand and its shape: a tile register has one as long as tiles are set up so
 Flat = Callable[[Load], Linear | Expr]  # an access -> its element offset, over the application's and outer variables
@@ -35,7 +35,7 @@ Locate = Callable[[Operand, Load], tuple[Place, Linear | Expr]]  # an operand an
 class Application:
     """Loops of one intrinsic and the Leaf in them."""
 
-    intrinsic: Intrinsic  # as large as the loops
+    intrinsic: Intrinsic  # as large as the loops where it is on tiles, which are set up so; else at least as large
     loops: tuple[For, ...]
     leaf: Leaf
 
@@ -45,6 +45,12 @@ class Application:
         iters = self.intrinsic.semantics.iters
         taken = iters if self.leaf.part == "update" else [i for i in iters if not i.reduce]
         return {i.name: loop.var for i, loop in zip(taken, self.loops, strict=True)}
+
+    @cached_property
+    def partial(self) -> dict[str, int]:
+        """The intrinsic's iterators of which the loops have less than it takes, and how much they have."""
+        extents = {name: self.ranges[var] for name, var in self.variables.items()}
+        return {name: n for name, n in extents.items() if n < self.intrinsic.semantics.ranges[name]}
 
     @property
     def written(self) -> str:
@@ -91,11 +97,13 @@ def application_of(loop: For, intrinsics: Sequence[Intrinsic]) -> Application:
     iters = [i for i in intrinsic.semantics.iters if leaf.part == "update" or not i.reduce]
     if len(iters) != len(loops):
         raise InvalidIR(f"{len(loops)} loops are {intrinsic.name} in block {leaf.block}, expected {len(iters)}")
+    extents = {i.name: x.extent for i, x in zip(iters, loops, strict=True)}
+    if intrinsic.tiles is None and all(i.extent >= extents[i.name] for i in iters):
+        return Application(intrinsic, tuple(loops), leaf)
     try:
-        cut = intrinsic.cut({i.name: x.extent for i, x in zip(iters, loops, strict=True)})
+        return Application(intrinsic.cut(extents), tuple(loops), leaf)
     except ValueError as error:
         raise InvalidIR(f"block {leaf.block}: {error}") from None
-    return Application(cut, tuple(loops), leaf)
 
 
 def applications(body: tuple[Stmt, ...], intrinsics: Sequence[Intrinsic]) -> Iterator[Application]:
@@ -154,6 +162,25 @@ def steps(operand: Operand, flat: Linear | Expr, names: Mapping[str, str]) -> tu
     return base, strides
 
 
+def lies_packed(application: Application, operand: Operand, access: Load, shape: tuple[int, ...]) -> bool:
+    """Whether the last dimensions of a buffer of `shape` are the operand's own, so that what a partial application
+    leaves out is padding there, which can be read."""
+    indices, names = access.indices[-len(operand.shape) :], application.variables
+    if not operand.shape or shape[-len(operand.shape) :] != operand.shape:
+        return False
+    digits = ((i, d, names[d.iterator]) for i, d in zip(indices, operand.digits, strict=True))
+    return all(_is_digit(i, d, var, application.ranges[var]) for i, d, var in digits)
+
+
+@lru_cache(maxsize=4096)
+def _is_digit(index: Expr, digit: Digit, var: str, extent: int) -> bool:
+    """Whether an index is the digit of a loop's variable."""
+    if variables(index) - {var}:
+        return False
+    values = (simplify(substitute(index, {var: Const(v)}), {}) for v in range(extent))
+    return all(value == Const(v // digit.step % digit.extent) for v, value in enumerate(values))
+
+
 # --- accumulators in vectors of more than one dimension --------------------------------------------------------------
 
 
@@ -169,11 +196,15 @@ class Slots:
         return self.slots[self.places.setdefault(offset, len(self.places))]
 
 
-def slots_of(region: Region, intrinsic: Intrinsic) -> Slots:
+def slots_of(region: Region, application: Application) -> Slots:
+    """A slot for each accumulator of the Region that is as the application's, those of fewer rows too."""
+    intrinsic, sizes = application.intrinsic, list[int]()
+    for index in application.leaf.writes[0].indices:
+        moving = [name for name, var in application.variables.items() if var in variables(index)]
+        sizes.append(prod(intrinsic.semantics.ranges[name] for name in moving))
+    count = prod(-(-extent // size) for extent, size in zip(region.shape, sizes, strict=True))
     lanes = intrinsic.accumulator.type.lanes
-    count = prod(region.shape) // lanes
-    slots = [local_buffer(lanes, region.dtype, f"{region.name}_{k}") for k in range(count)]
-    return Slots(region, slots)
+    return Slots(region, [local_buffer(lanes, region.dtype, f"{region.name}_{k}") for k in range(count)])
 
 
 # --- tile registers -------------------------------------------------------------------------------------------------

@@ -18,17 +18,17 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise, product
 from math import prod
 from typing import Any
 
 from modelc.codegen.lean_tvm import tvm, tx
 from modelc.codegen.math.llvm_text import with_texts
-from modelc.codegen.vectors import int32, joined, lanes_at, moved, ramp
+from modelc.codegen.vectors import constant, int32, joined, lanes_at, moved, ramp, widen
 from modelc.errors import TargetError
 from modelc.ir.block import compact_strides
-from modelc.ir.expr import DTYPES
+from modelc.ir.expr import DTYPES, Const
 from modelc.target.intrinsic import Intrinsic, Operand, Tiles
 from modelc.target.intrinsic_code import Call, Code, Name, Number, VectorType, calls
 
@@ -38,11 +38,14 @@ _LLVM_TYPES = {"float16": "half", "bfloat16": "bfloat", "float32": "float", "flo
 
 @dataclass(frozen=True)
 class Place:
-    """An operand in memory: dimension d moves by strides[d] elements from `base` (an int, or TIR's)."""
+    """An operand in memory: dimension d moves by strides[d] elements from `base` (an int, or TIR's). `extents` are how
+    much of an iterator there is, where that is less than the intrinsic takes: elements beyond load as zeros, and are
+    neither read nor written."""
 
     buffer: Any
     base: Any
     strides: tuple[int, ...]
+    extents: Mapping[str, int] = field(default_factory=dict)
 
 
 def emit(intrinsic: Intrinsic, operands: Mapping[str, Any]) -> Any:
@@ -56,17 +59,23 @@ def emit(intrinsic: Intrinsic, operands: Mapping[str, Any]) -> Any:
 
 def load(operand: Operand, place: Place) -> Any:
     """All elements of an operand as one vector, row-major."""
-    parts = [tx.BufferLoad(place.buffer, [at]) for at, _ in _stretches(operand, place)]
-    return joined(parts, prod(operand.shape))
+    lanes, stretches = prod(operand.shape), _stretches(operand, place)
+    parts = [tx.BufferLoad(place.buffer, [at]) for at, _ in stretches]
+    there = [lane for _, part in stretches for lane in part]
+    if len(there) == lanes:
+        return joined(parts, lanes)
+    beyond = [lane for lane in range(lanes) if lane not in there]
+    zeros = widen(constant(Const(0, operand.dtype)), 1, len(beyond))
+    order = {lane: k for k, lane in enumerate([*there, *beyond])}
+    return tx.Shuffle([*parts, zeros], [int32(order[lane]) for lane in range(lanes)])
 
 
 def store(operand: Operand, place: Place, value: Any) -> list[Any]:
     """Statements that store a vector as the elements of an operand."""
-    result, done = [], 0
-    for at, n in _stretches(operand, place):
-        part = value if n == prod(operand.shape) else lanes_at(value, range(done, done + n))
+    result = []
+    for at, lanes in _stretches(operand, place):
+        part = value if len(lanes) == prod(operand.shape) else lanes_at(value, lanes)
         result.append(tx.BufferStore(place.buffer, part, [at]))
-        done += n
     return result
 
 
@@ -122,11 +131,24 @@ def _of_bits(type_: VectorType) -> VectorType:
     return VectorType("uint16", type_.lanes) if type_.dtype == "bfloat16" else type_
 
 
-def _stretches(operand: Operand, place: Place) -> list[tuple[Any, int]]:
-    """Where elements of an operand are that are evenly spaced, as TIR, and how many."""
-    points = product(*map(range, operand.shape))
+def _stretches(operand: Operand, place: Place) -> list[tuple[Any, list[int]]]:
+    """Where elements of an operand are that are evenly spaced, as TIR, and which lanes they are."""
+    points = [at for at in product(*map(range, operand.shape)) if _is_there(operand, place, at)]
+    lanes = [sum(i * s for i, s in zip(at, compact_strides(operand.shape), strict=True)) for at in points]
     offsets = [sum(i * s for i, s in zip(at, place.strides, strict=True)) for at in points]
-    return [(ramp(_at(place, start), step, n), n) for start, step, n in _runs(offsets)]
+    result, done = [], 0
+    for start, step, n in _runs(offsets):
+        result.append((ramp(_at(place, start), step, n), lanes[done : done + n]))
+        done += n
+    return result
+
+
+def _is_there(operand: Operand, place: Place, at: tuple[int, ...]) -> bool:
+    """Whether an element is within the extents of the place."""
+    values: dict[str, int] = {}
+    for digit, i in zip(operand.digits, at, strict=True):
+        values[digit.iterator] = values.get(digit.iterator, 0) + i * digit.step
+    return all(values.get(name, 0) < extent for name, extent in place.extents.items())
 
 
 def _runs(offsets: list[int]) -> list[tuple[int, int, int]]:

@@ -22,6 +22,7 @@ from modelc.codegen.intrinsics.applications import (
     accumulating,
     application_of,
     common_shapes,
+    lies_packed,
     on_tiles,
     slots_of,
     steps,
@@ -61,7 +62,7 @@ from modelc.codegen.math.llvm_text import importing, with_texts
 from modelc.codegen.vectors import constant, halved, int32, integer, local_buffer, parameter, sequence, widen
 from modelc.errors import InvalidIR
 from modelc.ir.affine import Linear, bounds, simplify
-from modelc.ir.block import AGGREGATIONS
+from modelc.ir.block import AGGREGATIONS, compact_strides
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, dtype_of, loads, op, select, substitute
 from modelc.ir.nest import Alloc, Branch, Call, For, Leaf, Nest, Prefetch, Stmt, parallel_inside, phase_regions
 from modelc.ir.nest import walk as statements
@@ -276,7 +277,7 @@ class _Lowering(Expressions):
         if accumulated and accumulated[0].intrinsic.tiles is not None:
             place = self.files[id(alloc)] = self.open = tile_file(region, accumulated)
         elif accumulated and len(accumulated[0].intrinsic.accumulator.shape) > 1:
-            place = slots_of(region, accumulated[0].intrinsic)
+            place = slots_of(region, accumulated[0])
             stmts = [tx.AllocBuffer(s) for s in place.slots]
         elif alloc.scope == "register" and indexed_by_constants(region.name, after):
             width = slot_width(region, after, ALIGN // itemsize)
@@ -336,7 +337,10 @@ class _Lowering(Expressions):
                 base = Linear(base.terms, base.constant + place.offset)
             else:
                 base = simplify(op("add", base, place.offset), scope.ranges)
-            return Place(place.buffer, self.base_of(base, 0, scope), strides), base
+            extents = application.partial
+            if leaf.part == "update" and extents and lies_packed(application, operand, access, place.region.shape):
+                strides, extents = compact_strides(operand.shape), {}
+            return Place(place.buffer, self.base_of(base, 0, scope), strides, extents), base
 
         held = leaf.body[0] if leaf.part == "assign" else leaf.writes[0]
         assert isinstance(held, Load)

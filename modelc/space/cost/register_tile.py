@@ -180,7 +180,7 @@ def kernel_cycles(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
 
 
 def _all_cycles(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
-    steps = tiled.steps / prod(unit for n in tiled.reduction for unit in tiled.unit.tile(n))
+    steps = prod(-(-tiled.ranges[n] // prod(tiled.unit.tile(n))) for n in tiled.reduction)
     outer = prod(tiled.ranges[n] for n in tiled.ranges if n in (*tiled.batch, *tiled.rows) and n not in tiled.inside)
     parts: list[list[tuple[Ints, Ints]]] = []  # for each dimension of the register tile: (times, size), twice
     for k, n in enumerate(tiled.inside):

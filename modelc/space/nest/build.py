@@ -508,6 +508,7 @@ class _Builder:
                         if index.name in schedule.padded or most(extents[d]) > whole:
                             extents[d] = -(-extents[d] // whole) * whole
         shape = tuple(extents)
+        layout = layout if any(map(is_sized, shape)) else _of_part(name, layout, shape)
         region = Region(name, buffer.dtype, _stored(name, layout, shape))
         return Storage(region, tuple(span.base for span in box), shape, layout)
 
@@ -528,6 +529,13 @@ def _branch(condition: Expr, then: tuple[Stmt, ...], otherwise: tuple[Stmt, ...]
 def _stored(name: str, layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
     try:
         return layout.shape(shape)
+    except ValueError as wrong:
+        raise InvalidCandidate(f"layouts: {name!r}: {wrong}") from None
+
+
+def _of_part(name: str, layout: Layout, shape: tuple[int, ...]) -> Layout:
+    try:
+        return layout.of_part(shape)
     except ValueError as wrong:
         raise InvalidCandidate(f"layouts: {name!r}: {wrong}") from None
 

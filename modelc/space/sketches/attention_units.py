@@ -25,12 +25,7 @@ from modelc.space.analysis.match import CannotPack, Group, Match, matches
 from modelc.space.cost.step import step_cycles, tile_step_cycles
 from modelc.space.rules.rule import sole_map
 from modelc.space.sketches.packing import packed_operand
-from modelc.space.sketches.tensorized import (
-    LEAST_EFFICIENCY,
-    even_tiles,
-    exact,
-    ragged,
-)
+from modelc.space.sketches.tensorized import LEAST_EFFICIENCY, even_tiles, ragged
 from modelc.target import CostParameters, Target
 from modelc.target.intrinsic import Operand
 
@@ -160,16 +155,16 @@ def _filled(task: Task, match: Match, group: Group, packed: Collection[str]) -> 
 
 
 def _fits(task: Task, match: Match, vector: str, packed: Collection[str]) -> bool:
-    """Whether columns are the vectors', an application takes one iterator of each kind, in whole tiles but for rows and
-    columns, and what is multiplied is packed or lies in a row."""
+    """Whether columns are the vectors', an application takes one iterator of each kind, the reduction is whole tiles or
+    can be made so, and what is multiplied is packed or lies in a row."""
     intrinsic = match.intrinsic
     lanes = match.group(intrinsic.accumulator.digits[-1].iterator)
     if match.guards or lanes.inner != vector or any(g.outer for g in match.groups):
         return False
     if not any(g.reduce for g in match.groups):
         return False
-    uneven = [match.group(it) for it in exact(intrinsic) if ragged(match, it)]
-    if match.efficiency < LEAST_EFFICIENCY or not all(g.reduce and _filled(task, match, g, packed) for g in uneven):
+    uneven = [g for g in match.groups if g.reduce and ragged(match, g.iterator)]
+    if match.efficiency < LEAST_EFFICIENCY or not all(_filled(task, match, g, packed) for g in uneven):
         return False
     for operand in intrinsic.operands:
         access, strides = match.operands[operand.name], match.strides[operand.name]

@@ -20,9 +20,9 @@ import numpy as np
 
 from modelc.ir.block import AnyBlock, Block, Buffer
 from modelc.ir.candidate import BlockSchedule, Stage
-from modelc.ir.expr import DTYPES, Var
+from modelc.ir.expr import DTYPES, Var, variables
 from modelc.ir.layout import Layout
-from modelc.ir.loop import Inside, Loop, Root
+from modelc.ir.loop import ROOT, Inside, Loop, Root
 from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.access import Access
 from modelc.space.analysis.around import readers
@@ -71,7 +71,7 @@ def _tensorized(tiled: Tiled, intrinsic: Intrinsic) -> Tiled | None:
         return None
     cut = intrinsic.cut(even_tiles(whole)) if intrinsic.tiles is not None else intrinsic
     match = _fitting(tiled, buffers, cut, packed)
-    if match is None or match.efficiency < LEAST_EFFICIENCY or any(ragged(match, it) for it in exact(cut)):
+    if match is None or match.efficiency < LEAST_EFFICIENCY or not _divided(match):
         return None
     stages = tiled.stages
     if len(cut.accumulator.shape) > 1:
@@ -90,23 +90,28 @@ def _tensorized(tiled: Tiled, intrinsic: Intrinsic) -> Tiled | None:
 
 def _copied(tiled: Tiled, intrinsic: Intrinsic) -> tuple[Tiled, frozenset[str]]:
     """`tiled` with computed operands of which vectors are loaded read through copies, which can be stored as the
-    intrinsic reads them, where a number of rows reads them; and what these copies are called."""
+    intrinsic reads them, where a number of rows reads them; and what these copies are called. They have zeros up to the
+    end of the last vector, and of the last step of the reduction."""
     task, stages, name, packed = tiled.task, [*tiled.stages], tiled.anchor.name, set[str]()
     if tiled.sliding:
         return tiled, frozenset()
-    lanes = intrinsic.accumulator.shape[-1]
+    ends = _ends(tiled, intrinsic)
     for read in tiled.vectors():
         buffer = read.load.buffer
         dims = [d for d, i in enumerate(read.load.indices) if i == Var(tiled.vector)]
         if buffer in task.constants or not dims or readers(tiled.anchor, read) < LEAST_READERS:
             continue
+        plain = {str(index) for index in read.load.indices}
+        if any(ends.get(n, 0) > tiled.ranges[n] for n in variables(read.load) - plain):
+            return tiled, frozenset()
         try:
             if buffer in task.inputs:
                 task = applied(task, stages, "cache_read", block=name, buffer=buffer)
                 (buffer,) = {b.name for b in task.buffers} - {b.name for b in tiled.task.buffers} - packed
-            whole = -(-task.buffer(buffer).shape[dims[0]] // lanes) * lanes
-            if whole > task.buffer(buffer).shape[dims[0]]:
-                task = applied(task, stages, "extend", buffer=buffer, dim=dims[0], extent=whole)
+            for dim, index in enumerate(read.load.indices):
+                end = ends.get(str(index), 0)
+                if end > task.buffer(buffer).shape[dim]:
+                    task = applied(task, stages, "extend", buffer=buffer, dim=dim, extent=end)
         except DoesNotApply:
             return tiled, frozenset()
         if not any(_copies(b, buffer) for b in task.blocks):
@@ -116,6 +121,16 @@ def _copied(tiled: Tiled, intrinsic: Intrinsic) -> tuple[Tiled, frozenset[str]]:
         return tiled, frozenset()
     anchor = plain_block(task, name)
     return Tiled(task, tiled.target, stages, anchor, tiled.vector, tiled.unit), frozenset(packed)
+
+
+def _ends(tiled: Tiled, intrinsic: Intrinsic) -> dict[str, int]:
+    """How long the iterators of a packed copy are in whole vectors, and in whole steps where one is left over: tile
+    registers take none that is not whole."""
+    sizes = {tiled.vector: intrinsic.accumulator.shape[-1]}
+    if intrinsic.tiles is None:
+        depth = prod(i.extent for i in intrinsic.semantics.iters if i.reduce)
+        sizes |= dict.fromkeys(tiled.reduction, depth)
+    return {n: -(-tiled.anchor.ranges[n] // size) * size for n, size in sizes.items()}
 
 
 def _copies(block: AnyBlock, buffer: str) -> bool:
@@ -130,11 +145,10 @@ def _fitting(
     tiled: Tiled, buffers: Mapping[str, Buffer], intrinsic: Intrinsic, packed: Collection[str]
 ) -> Match | None:
     """The first match whose operands are laid out as a unit needs them, except constants and `packed` copies, which are
-    padded to the end of the last vector."""
+    padded."""
     free, anchor = {*tiled.task.constants, *packed}, tiled.anchor
     if packed:
-        lanes = intrinsic.accumulator.shape[-1]
-        ends = {tiled.vector: -(-anchor.ranges[tiled.vector] // lanes) * lanes}
+        ends = _ends(tiled, intrinsic)
         anchor = replace(anchor, iters=tuple(replace(i, extent=ends.get(i.name, i.extent)) for i in anchor.iters))
     ways = matches(anchor, buffers, intrinsic, free)
     return next((way for way in ways if _fits(way, tiled, free)), None)
@@ -178,12 +192,13 @@ def even_tiles(match: Match) -> dict[str, int]:
     return result
 
 
-def exact(intrinsic: Intrinsic) -> list[str]:
-    """Iterators whose extent the tile has to divide: all but the columns, to which constants are padded, and the rows
-    of tile registers, of which fewer can be used."""
-    digits = intrinsic.accumulator.digits
-    loose = {digits[-1].iterator} | ({digits[0].iterator} if intrinsic.tiles is not None else set())
-    return [i.name for i in intrinsic.semantics.iters if i.name not in loose]
+def _divided(match: Match) -> bool:
+    """Whether tiles divide what they have to: the reduction of tile registers, which are loaded whole. Vectors take
+    what is left of a tile too, with zeros in their other lanes; and there is no tile of a single term."""
+    summed = [g for g in match.groups if g.reduce]
+    if match.intrinsic.tiles is None:
+        return all(g.extent > 1 for g in summed)
+    return not any(ragged(match, g.iterator) for g in summed)
 
 
 def ragged(match: Match, iterator: str) -> bool:
@@ -269,6 +284,8 @@ class IntrinsicUnit(Unit):
     def copy(self, tiled: Tiled, block: Block, at: Inside | Root, scope: str) -> BlockSchedule | None:
         if block.writes[0].buffer not in self.copied:
             return None
+        if self.depth is not None and tiled.ranges[self.depth.inner] % self.depth.tile:
+            at, scope = ROOT, "arena"  # a part of the copy has what is read alone, without the zeros after it
         return pack_schedule(tiled.task, block, self.match, tiled.vector, tiled.target, at, scope)
 
     def epilogue(self, tiled: Tiled, consumer: Block, at: Inside, knobs: TiledKnobs) -> BlockSchedule:
