@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -94,7 +94,7 @@ def widen(value: Any, lanes: int, wanted: int) -> Any:
     return value if lanes == wanted else tx.Broadcast(value, wanted)
 
 
-def lanes_at(value: Any, which: range) -> Any:
+def lanes_at(value: Any, which: Sequence[int]) -> Any:
     """Some lanes of a vector."""
     return tx.Shuffle([value], [int32(k) for k in which])
 

@@ -41,7 +41,7 @@ class LayoutChoice:
             "values": {name: str(self.layouts[name]) for name in sorted(self.layouts)},
             "conversions": [{"value": c.value, "layout": str(c.layout), "back": c.back} for c in self.conversions],
             "cuts": list(self.cuts),
-            **({} if self.chained is None else {"chained": list(self.chained)}),
+            **({"chained": list(self.chained)} if self.chained else {}),
         }
 
     @staticmethod

@@ -17,9 +17,10 @@ from collections.abc import Collection, Sequence
 from math import prod
 
 from modelc.ir.block import Block
-from modelc.ir.expr import DTYPES, Expr, Load, Op, Var, loads, uncast, variables
+from modelc.ir.expr import DTYPES, Expr, Load, Op, Var, variables
 from modelc.ir.factors import factors_of
 from modelc.ir.program import is_contraction
+from modelc.ir.softmax import subtracted_maximum
 from modelc.partition.groups import Groups, Nodes
 
 LEAST_ROWS = 4  # query rows per key matrix for which arranging near keys pays
@@ -108,18 +109,6 @@ def _contraction(groups: Groups, g: int) -> Block | None:
     if not isinstance(block, Block) or not is_contraction(block) or block.where or len(block.writes) > 1:
         return None
     return block if all(isinstance(i, Var) for i in block.writes[0].indices) else None
-
-
-def subtracted_maximum(block: Block) -> Load | None:
-    """M, where the block is the map exp(X - M); else None."""
-    power = uncast(block.body[0])
-    if block.aggregation != "assign" or block.where or len(block.body) > 1 or not isinstance(power, Op):
-        return None
-    difference = power.args[0] if power.name == "exp" else None
-    if not isinstance(difference, Op) or difference.name != "sub" or not isinstance(difference.args[1], Load):
-        return None
-    maximum = difference.args[1]
-    return maximum if [x.buffer for x in loads(power)].count(maximum.buffer) == 1 else None
 
 
 def _goes_in_parts(groups: Groups, rows: Rows) -> bool:
@@ -219,4 +208,4 @@ def _reading(groups: Groups, g: int, name: str) -> list[Block]:
     return [b for b in blocks if name in b.buffers_read]
 
 
-__all__ = ["Rows", "fuse_attention", "subtracted_maximum"]
+__all__ = ["Rows", "fuse_attention"]

@@ -91,7 +91,7 @@ def test_constants_that_fill_no_vector_are_stored_as_they_are(tmp_path: Path) ->
 def test_limits_that_cannot_be_met_are_refused(
     model: Path, tmp_path: Path, limit: dict[str, str], sentence: str
 ) -> None:
-    plain = load_config().allowing(winograd=False, strassen=False)
+    plain = load_config().allowing(winograd=False, strassen=False, chains=False)
     with pytest.raises(ConfigError, match=sentence):
         compiled(model, tmp_path, config=plain, **limit)
     assert not list(tmp_path.iterdir())

@@ -44,7 +44,8 @@ class Estimate:
 def estimate(
     model: Model, population: Population, cores: int | None = None, nearby: frozenset[str] = frozenset()
 ) -> Estimate:
-    """The cost of every member of the population on so many cores (those of the target)."""
+    """The cost of every member of the population on so many cores (those of the target). The buffers `nearby` are in
+    the second-level cache when it begins."""
     tiled, target, cost, operands = model.tiled, model.target, model.target.cost, model.operands
     hertz = target.hertz
     asked = cores or model.cores
@@ -79,7 +80,7 @@ def estimate(
         resident = np.where(packed & (not stay_in(target.caches[-1], target)), 0.0, times * inside[:, -1])
         moved[-1] = np.where(warm, np.maximum(0.0, moved[-1] - resident), moved[-1])
     kept = np.array([o.reach.buffer in nearby for o in operands])[:, None]
-    if nearby and len(moved) > 2:
+    if nearby and len(moved) > 1:
         compulsory = np.where(kept, times * inside[:, -1], 0.0)
         moved[1:] = [np.maximum(0.0, m - compulsory) for m in moved[1:]]
     if target.caches[-1].shared:  # what all cores read comes from memory once

@@ -28,7 +28,7 @@ from modelc.ir.expr import Expr, Load, Var, const, loads, op, substitute, variab
 from modelc.ir.factors import factors_of
 from modelc.ir.layout import stored_in
 from modelc.ir.sizes import is_sized
-from modelc.partition.attention import subtracted_maximum
+from modelc.ir.softmax import subtracted_maximum
 from modelc.space.rules.rule import DoesNotApply, accesses_moved, fresh, plain_block, replaced, unused
 
 LOWEST = const(float(np.finfo(np.float32).min), "float32")

@@ -360,7 +360,7 @@ def _joined(blocks: Sequence[Block], contractions: Sequence[Block], key: int) ->
     joined, made = list[Block](), set[str]()
     for b in blocks if key else ():
         over = {Var(i.name) for i in b.reduction}
-        if made & b.buffers_read or (b not in contractions and any(r.indices[0] in over for r in b.reads)):
+        if made & b.buffers_read or (b not in contractions and any({*r.indices[:1]} & over for r in b.reads)):
             joined.append(b)
             made |= {w.buffer for w in b.writes}
     return tuple(joined)

@@ -8,8 +8,8 @@
 What a tile needs of a link before follows from what the Blocks read (boxes.py). Each link is tiled as a Task of its own
 would be, over as much of its iterators as one tile has; of its register tiles the one of the lowest price is taken.
 
-tile    what one tile has of the last reduction: h:8, so many rows of the outermost stored iterator that there are few
-        of (one value of iterators stored outside that), or c:32, so many lanes of the vector's
+tile    what one tile has of the last reduction: h:8, so many values of iterator h and one of each iterator that is
+        stored outside it, or c:32, so many lanes of the vector iterator
 """
 
 from __future__ import annotations
@@ -151,8 +151,10 @@ class Chain(Sketch):
         ranges = {n: part.extent for n, part in own.items()}
         tiled = Tiled(link.task, link.target, link.stages, link.anchor, link.vector, link.unit, link.unpacked, ranges)
         sketch = Contraction(tiled)
-        points = sketch.random(DRAWN, np.random.default_rng(0))
-        points = np.concatenate([sketch.start()[None, :], points])
+        start = sketch.start_values()
+        least = sketch.point({**start, "vectors": 1, **dict.fromkeys(sketch.row_knobs, 1)})  # which is always one
+        points = np.stack([sketch.start(), least])
+        points = np.concatenate([points, sketch.random(DRAWN, np.random.default_rng(0))])
         lanes = ranges[link.vector]
         if lanes < link.anchor.ranges[link.vector]:  # packed in panels, of which a tile has whole ones
             points = points[lanes % (link.lanes * sketch.column(points, "vectors")) == 0]

@@ -65,8 +65,8 @@ def sketches(task: Task, target: Target, policy: Policy, before: Sequence[Stage]
         attention = attention_sketches(task, target, stages, policy.tensorize)
         if attention and policy.parts:
             attention += attention_in_parts(task, target, stages, attention[-1])
-        chains = [*attention] or chain_sketches(task, target, stages, policy.tensorize)
-        return chains or row_sketches(task, target, stages)
+        chains = () if attention else chain_sketches(task, target, stages, policy.tensorize)
+        return [*attention, *chains] or row_sketches(task, target, stages)
     by_columns = column_sketch(task, target, stages)
     if by_columns is not None:
         return [by_columns]

@@ -48,6 +48,7 @@ from modelc.target.binding import bindings
 
 CHUNK_SHARE = 16  # of the second-level cache, for the rows of a chunk that are copied
 LEAST_READERS = 8  # rows that read a computed operand, for a copy of it in the intrinsic's order to pay
+LEFT_OVER_CYCLES = 2.0  # to make a vector of what is left of a row, with zeros
 LEAST_EFFICIENCY = 0.3  # below it the unit is mostly padding
 
 
@@ -410,11 +411,19 @@ class IntrinsicUnit(Unit):
         if self.row is None:
             accumulators = (units * vectors).astype(np.float64)
             epilogue = epilogue_cycles(cost, accumulators, tiled.epilogue_cycles + tiled.scattered)
-            return np.asarray(cost.tile_cycles + epilogue, np.float64)
+            return np.asarray(cost.tile_cycles + epilogue + self._left_over(tiled, units), np.float64)
         each = cost.accumulator_store_cycles + tiled.scattered
         stored = each * self.applied.accumulator.shape[0] * units * vectors
         parts = vectors * self.lanes * self.written(tiled) < tiled.target.caches[0].line  # of lines of the result
-        return np.asarray(np.where(parts, 2.0, 1.0) * stored, np.float64)
+        return np.asarray(np.where(parts, 2.0, 1.0) * stored + self._left_over(tiled, units), np.float64)
+
+    def _left_over(self, tiled: Tiled, units: Ints) -> Floats:
+        """Cycles in which a register tile of so many units along its rows makes vectors of the terms that no whole
+        application takes."""
+        if self.depth is None or tiled.ranges[self.depth.inner] % self.depth.tile == 0:
+            return np.zeros(len(units))
+        times = prod(tiled.ranges[n] for n in tiled.reduction if n != self.depth.inner)
+        return np.asarray(LEFT_OVER_CYCLES * times * units, np.float64)
 
     def written(self, tiled: Tiled) -> int:
         """Bytes of an element of the result."""

@@ -27,7 +27,8 @@ def tiled_space(
 ) -> tuple[Task, Tiled | None]:
     """The Task as its reduction is tiled, after more stages, and what can be chosen; None if it is not tiled.
     `unpacked`: vectors are read where they lie, though each lies far from the last. `stored`: register
-    tiles are copied out, though what reads them could take them from registers."""
+    tiles are copied out, though what reads them could take them from registers. `apart`:
+    iterators that are stored one inside the other stay two."""
     task = padded(task, stages)
     task = inlined(task, stages)
     anchor = reduction_of(task)
