@@ -140,7 +140,7 @@ class Sketch(ABC):
         return prod(self.sizes)
 
     def candidate(self, point: Sequence[int] | Points) -> Candidate:
-        """The schedule that `point` describes: with further loops on threads, where the knob's are too few."""
+        """The schedule that `point` describes: with further loops on threads, where cores have uneven parts without."""
         values = self.values(point)
         return with_joined_loops(self.derived(values), self.candidate_of(values), self.target)
 

@@ -1,4 +1,4 @@
-"""Loops that go to threads together, where one alone has too few iterations for all cores."""
+"""Loops that go to threads together, where one alone leaves cores without their part."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which loops go to threads, from how much work on, and how evenly.
 
-One loop goes to threads by a Sketch's knob. Where it has too few iterations for all cores, the loops inside it go with
-it (Ansor's fused parallel loops, section 4.2): iterations of all together are counted as of one loop.
+One loop goes to threads by a Sketch's knob. Where its iterations do not divide evenly among cores, the loops inside it
+go with it (Ansor's fused parallel loops, section 4.2): iterations of all together are counted as of one loop.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ Bools = NDArray[np.bool_]
 Spans = Sequence[tuple[ArrayLike, ArrayLike]]  # of loops: (values of the iterator in all, and in one iteration)
 
 SERIAL_POINTS = 1 << 13  # work below this many points is not worth waking a thread for
+UNEVEN = 1.2  # times an even part, that the busiest core may have before loops are joined: data changes cores then
 CHUNKS_PER_CORE = 4  # a parallel loop has at least this many iterations per core where the extent allows it
 
 
@@ -32,26 +33,33 @@ def busiest_share(spans: Spans, cores: int, joining: int | None = None) -> Float
     """The part of the work that the busiest of `cores` cores has, where the loops of `spans` go to threads together (of
     them, those that joined() says for `joining` cores): iterations go to cores in as many chunks as there may be, and
     the last of a single loop is cut off at the end. The sizes and the result are broadcast to each other."""
-    extent, tile = (np.asarray(x, np.int64) for x in spans[0])
     counts = _counts(spans)
     which = joined(spans, joining) if joining else [np.ones((), np.bool_)] * len(spans)
-    first, *others = (np.where(there, n, 1) for there, n in zip(which, counts, strict=True))
-    trips = reduce(np.multiply, others, first)
-    chunks = np.minimum(trips, cores * CHUNKS_PER_CORE)
-    most, alone = -(-chunks // cores), trips == first  # chunks of one core
-    left_out = np.where(alone & (chunks % cores == 1 % cores), trips * tile - extent, 0)
-    values = np.where(trips == chunks, most * first * tile / trips - left_out, extent * most / chunks)
-    return np.asarray(np.minimum(1.0, values / extent), np.float64)
+    trips = reduce(np.multiply, (np.where(there, n, 1) for there, n in zip(which, counts, strict=True)))
+    return _share(spans[0], trips, cores)
 
 
 def joined(spans: Spans, cores: int) -> list[Bools]:
-    """Which of the loops that may go to threads together do, the outermost first: further ones as long as there are
-    fewer iterations than CHUNKS_PER_CORE for each of `cores`."""
+    """Which of the loops that may go to threads together do, the outermost first: further ones as long as the busiest
+    of `cores` has more than its part of the work."""
     which, trips = list[Bools](), np.ones((), np.int64)
+    uneven = np.ones((), np.bool_)
     for count in _counts(spans):
-        which.append(np.asarray(trips < cores * CHUNKS_PER_CORE, np.bool_))
+        which.append(uneven)
         trips = trips * count
-    return [np.ones((), np.bool_), *which[1:]]
+        uneven = uneven & (_share(spans[0], trips, cores) > UNEVEN / cores)
+    return which
+
+
+def _share(first: tuple[ArrayLike, ArrayLike], trips: NDArray[np.int64], cores: int) -> Floats:
+    """busiest_share() of `trips` iterations, of the loop `first` or of it and others inside."""
+    extent, tile = (np.asarray(x, np.int64) for x in first)
+    own = -(-extent // tile)
+    chunks = np.minimum(trips, cores * CHUNKS_PER_CORE)
+    most, alone = -(-chunks // cores), trips == own  # chunks of one core
+    left_out = np.where(alone & (chunks % cores == 1 % cores), own * tile - extent, 0)
+    values = np.where(alone & (trips != chunks), extent * most / chunks, most * own * tile / chunks - left_out)
+    return np.asarray(np.minimum(1.0, values / extent), np.float64)
 
 
 def _counts(spans: Spans) -> list[NDArray[np.int64]]:
