@@ -2,9 +2,9 @@
 
     A -> B -> C        prices of A, B, C, of A-B, B-C and of A-B-C; of all ways to cut the sum is least
 
-Asked for are Tasks whose result alone leaves the second-level cache: what stays there is near without a chain. The sum
-is least by dynamic programming, from the first Task to the last; a Task of which several results are read goes on with
-the chain of one of them.
+Asked for are Tasks whose result alone leaves the second-level cache: what stays there is near without a chain; and of
+three Tasks, those of which both pairs are priced lower than their two. The sum is least by dynamic programming, from
+the first Task to the last; a Task of which several results are read goes on with the chain of one of them.
 """
 
 from __future__ import annotations
@@ -36,16 +36,12 @@ class ChainCost(Cost, Protocol):
 
 def chains_by_price(program: Program, cost: ChainCost) -> tuple[str, ...]:
     """The values that stay between the Tasks of a chain, so that the prices of all Tasks add up to least."""
-    chains = _chains(program, cost)
-    tasks = {k: program.tasks[k].task for path in chains for k in path}
-    cost.prepare([*tasks.values(), *chains.values()], True)
-    seconds: dict[Path, float] = {(k,): cost.seconds(task) for k, task in tasks.items()}
-    seconds |= {path: cost.seconds(task) / (1 - LEAST_GAIN) for path, task in chains.items()}
-    before: dict[int, set[int]] = {k: set() for k in tasks}
-    for *_, k, end in chains:
-        before[end].add(k)
+    seconds = _priced(program, cost)
+    before: dict[int, set[int]] = {path[-1]: set() for path in seconds}
+    for path in seconds:
+        before[path[-1]] |= {*path[-2:-1]}
     least, taken = dict[int, float](), dict[int, Path]()  # of all that a Task waits for, where it ends a chain
-    for end in sorted(tasks):
+    for end in sorted(before):
         sums = {
             path: own + sum(least[k] for member in path for k in before[member] - {*path})
             for path, own in seconds.items()
@@ -54,24 +50,28 @@ def chains_by_price(program: Program, cost: ChainCost) -> tuple[str, ...]:
         taken[end] = min(sums, key=sums.__getitem__)
         least[end] = sums[taken[end]]
     inside = set[int]()
-    for end in sorted(tasks, reverse=True):
+    for end in sorted(before, reverse=True):
         if end not in inside:
             inside |= {*taken[end][:-1]}
     return tuple(program.tasks[k].outputs[0] for k in sorted(inside))
 
 
-def _chains(program: Program, cost: ChainCost) -> dict[Path, Task]:
-    """The chains that there may be."""
+def _priced(program: Program, cost: ChainCost) -> dict[Path, float]:
+    """The seconds of the Tasks that are in chains, and of the chains that there may be with what they have to gain."""
     large = CACHE_SHARE * cost.target.second.bytes
     after = {
         k: end for k, end in followers(program).items() if program.values[program.tasks[k].outputs[0]].bytes > large
     }
-    result, pending = dict[Path, Task](), list[Path](after.items())
-    while pending:
-        path = pending.pop()
-        task = reduce(joined, [program.tasks[k] for k in path]).task
-        if cost.is_chain(task):
-            result[path] = task
-            if len(path) < LONGEST and path[-1] in after:
-                pending.append((*path, after[path[-1]]))
-    return result
+    seconds = dict[Path, float]()
+    paths: list[Path] = [*after.items()]
+    for _ in range(1, LONGEST):
+        joint = {path: reduce(joined, [program.tasks[k] for k in path]).task for path in paths}
+        chains = {path: task for path, task in joint.items() if cost.is_chain(task)}
+        single = {(k,): program.tasks[k].task for path in chains for k in path if (k,) not in seconds}
+        cost.prepare([*single.values(), *chains.values()], True)
+        seconds |= {path: cost.seconds(task) for path, task in single.items()}
+        seconds |= {path: cost.seconds(task) / (1 - LEAST_GAIN) for path, task in chains.items()}
+        saving = {path for path in chains if seconds[path] < seconds[path[:1]] + seconds[path[1:]]}
+        paths = [(*path, after[path[-1]]) for path in saving if path[-1] in after]
+        paths = [path for path in paths if path[1:] in saving]
+    return seconds

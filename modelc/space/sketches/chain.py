@@ -37,12 +37,13 @@ from modelc.space.sketch import Floats, Knob, Points, Sketch, Values, one_by_one
 from modelc.space.sketches.chain_links import between, prepared_links
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.tiled_candidate import tiled_candidate
-from modelc.space.tiling.parallel import SERIAL_POINTS, busiest_share, parallel_first
+from modelc.space.tiling.parallel import CHUNKS_PER_CORE, SERIAL_POINTS, busiest_share, parallel_first
 from modelc.space.tiling.tiled import Tiled, TiledKnobs
 from modelc.target import Target
 
 CHAIN = "chain"  # the kind of these Sketches
 MOST_AGAIN = 2.0  # times that an element is computed, on average, where tiles read the same rows
+SIZES = 3  # of tiles along an iterator that are tried, at least
 DRAWN = 256  # register tiles and loops of a link, at most, of which the best is taken
 
 
@@ -73,6 +74,10 @@ class Tile:
     def loops(self) -> list[Loop]:
         return [Loop(n, 0) for n in self.sizes]
 
+    def count(self, ranges: Mapping[str, int]) -> int:
+        """How many such tiles iterators of `ranges` make."""
+        return prod(-(-ranges[n] // size) for n, (size,) in self.sizes.items())
+
     def __str__(self) -> str:
         return f"{self.along}:{self.size}"
 
@@ -95,20 +100,30 @@ class Chain(Sketch):
         super().__init__(CHAIN, "vectors", task, target, stages)
         self.links, self.last = links, links[-1].anchor
         self.long = target.cores > 1 and sum(link.anchor.points() for link in links) >= SERIAL_POINTS
+        self._domains: dict[str, dict[str, Domain] | None] = {}
         self._pieces: dict[str, tuple[Piece, ...]] = {}
 
     # --- tiles ----------------------------------------------------------------------------------------------------
 
     @cached_property
     def tiles(self) -> dict[str, Tile]:
-        """The tiles worth trying, by their text."""
+        """The tiles worth trying, by their text: along each iterator the largest that there may be, for smaller ones
+        have more halo, and further ones where cores would have no part."""
         tail, ranges = self.links[-1], self.last.ranges
         stored = [n for n in tail.strides if ranges[n] > 1 and n != tail.vector]
         stored.sort(key=lambda n: -abs(tail.strides[n] or 0))
         rows = stored[: max(1, len(stored) - 1)]
-        tiles = [Tile(tuple(rows[:k]), n, size) for k, n in enumerate(rows) for size in _sizes(ranges[n])]
-        tiles += [Tile(tuple(stored[:-2]), tail.vector, size) for size in self._lanes()]
-        return {str(tile): tile for tile in tiles if self.domains(tile) is not None and self._held(tile) <= self._room}
+        along = [(tuple(rows[:k]), n, _sizes(ranges[n])) for k, n in enumerate(rows)]
+        result = dict[str, Tile]()
+        for lead, n, sizes in (*along, (tuple(stored[:-2]), tail.vector, self._lanes())):
+            tiles = list[Tile]()
+            for tile in (Tile(lead, n, size) for size in reversed(sizes)):
+                if len(tiles) >= SIZES and tiles[-1].count(ranges) >= CHUNKS_PER_CORE * self.target.cores:
+                    break
+                if self.domains(tile) is not None and self._held(tile) <= self._room:
+                    tiles.append(tile)
+            result |= {str(tile): tile for tile in reversed(tiles)}
+        return result
 
     def _lanes(self) -> list[int]:
         """Lanes of the vector iterator that one tile may have: whole vectors, and all tiles alike."""
@@ -118,6 +133,11 @@ class Chain(Sketch):
     def domains(self, tile: Tile) -> dict[str, Domain] | None:
         """What each link computes for one tile, by its anchor; None where that is not less than all, or has to be
         asked for lane by lane."""
+        if str(tile) not in self._domains:
+            self._domains[str(tile)] = self._domains_of(tile)
+        return self._domains[str(tile)]
+
+    def _domains_of(self, tile: Tile) -> dict[str, Domain] | None:
         ranges = {str(loop): trips(loop, self.last.ranges, tile.sizes) for loop in tile.loops}
         domain = whole(self.last)
         for loop, (size,) in zip(tile.loops, tile.sizes.values(), strict=True):
