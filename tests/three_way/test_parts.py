@@ -36,9 +36,9 @@ def contractions_in_parts(task: Task, target: Target) -> list[Contraction]:
     return [s for s in found if any(stage.rule == "rfactor" for stage in s.stages)]
 
 
-def parts(task: Task, policy: Policy = DEFAULT) -> list[int]:
+def parts(task: Task, policy: Policy = DEFAULT, target: Target = TARGET) -> list[int]:
     """The numbers of parts in the schedule that is chosen."""
-    stages = chosen(task, TARGET, policy).candidate.stages
+    stages = chosen(task, target, policy).candidate.stages
     return [int(stage.args["count"]) for stage in stages if stage.rule == "rfactor" and stage.args["parts"] == "outer"]
 
 
@@ -49,6 +49,8 @@ def parts(task: Task, policy: Policy = DEFAULT) -> list[int]:
         product(7, 1500, 40),
         product(9, 1024, 37, before=(3,)),
         product(1, 1536, 200),
+        product(1, 1280, 448),
+        product(1, 1024, 192, before=(3,)),
         product(1, 2048, 5, computed=False),
         product(5, 3000, 11, computed=False),
     ],
@@ -85,6 +87,18 @@ def test_one_row_streams_a_few_rows_of_a_matrix_side_by_side() -> None:
     """1 x 4096 x 4096 took 2.4 times as long by columns of 4,096 rows (Zen 4)."""
     (count,) = parts(product(1, 4096, 4096))
     assert 4096 // count in (8, 16)
+    assert parts(product(1, 1024, 1024)), "took 1.5 times as long by columns, of 4 MB that lie in the last cache"
+
+
+def test_threads_have_strips_of_the_columns_that_one_row_goes_over() -> None:
+    """Parts of panels of 64 columns, which threads take by turns, are no streams of rows."""
+    target, task = replace(TARGET, cores=4), product(1, 4096, 4096)
+    assert parts(task, target=target)
+    choice = chosen(task, target)
+    (strip,) = [int(stage.args["size"]) for stage in choice.candidate.stages if stage.rule == "split"]
+    assert strip in (1024, 256)
+    loops = [loop for own in choice.candidate.blocks.values() for loop, tag in own.tags.items() if tag == "parallel"]
+    assert [str(loop) for loop in loops] == ["nq0"]
 
 
 def test_a_sum_to_a_few_results_goes_along_lanes() -> None:

@@ -289,6 +289,21 @@ task t(x0, x1) -> (y0) anchor add
     assert "outside plain indices" in refused(computed, "collapse", block="add", outer="m", inner="n")
 
 
+def test_split() -> None:
+    assert (
+        derived(MAPS, "split", block="add", iter="n", size=2)
+        == """\
+task t(x0, x1) -> (y0) anchor add
+  in x0: float32[4, 5, 6]
+  in x1: float32[4, 1, 1]
+  out y0: float32[4, 5, 6]
+  block add [b:4 m:5 nq:3 np:2] assign
+    y0[b, m, nq * 2 + np] = x0[b, m, nq * 2 + np] + x1[b, 0, 0]"""
+    )
+    for iter, size in (("n", 4), ("n", 6), ("k", 2)):
+        assert "not of several times" in refused(MAPS, "split", block="add", iter=iter, size=size)
+
+
 def test_collapse_of_several_blocks() -> None:
     text = """\
 task t(x0) -> (y0) anchor sum

@@ -97,8 +97,7 @@ def estimate(
     for s in (k for k, o in enumerate(operands) if o.in_place):
         begun = _begun_again(cost, footprints[s], depth)
         for level in range(near, len(moved)):
-            once = 0.0 if level == len(moved) - 1 else inside[s, -1]  # a copy would wait for these as well
-            demanded = demanded + begun * np.maximum(0.0, moved[level][s] - once) / (1e9 * bandwidths[level])
+            demanded = demanded + begun * moved[level][s] / (1e9 * bandwidths[level])
     tiles = np.prod(trips[inner:], axis=0)
     near_by = [waiting_cycles(cost, _inside(footprints[s], inner), tiles, moved[0][s] / line) for s in unpacked]
     cycles = kernel_cycles(tiled, population.rows, population.vectors)

@@ -20,7 +20,7 @@ from modelc.ir.verify import verify_task
 from modelc.space.rules.caching import cache_read_rule, cache_write_rule, inline_rule, pad_rule, stage_write_rule
 from modelc.space.rules.defer import defer_rule
 from modelc.space.rules.deinterleave import deinterleave_rule
-from modelc.space.rules.dimensions import collapse_rule, expose_rule, factor_rule
+from modelc.space.rules.dimensions import collapse_rule, expose_rule, factor_rule, split_rule
 from modelc.space.rules.extend import extend_rule, lengthen_rule
 from modelc.space.rules.fuse import fuse_rule, fused_constant
 from modelc.space.rules.online import online_rule
@@ -46,6 +46,7 @@ _RULES = {
         Rule("online", online_rule),
         Rule("deinterleave", deinterleave_rule),
         Rule("collapse", collapse_rule),
+        Rule("split", split_rule),
         Rule("factor", factor_rule),
         Rule("expose", expose_rule),
         Rule("fuse", fuse_rule, constant=fused_constant),

@@ -1,6 +1,7 @@
 """Derivation rules that make one dimension of two, and two of one: derivation.py names them.
 
 collapse(block, outer, inner)   two iterators become one, in every Block that shares them through buffers
+split(block, iter, size)        an iterator of one Block becomes two, the inner of `size`: strips of columns
 factor(block, buffer, dim)      a dimension indexed `a * n + b` becomes two, `a` and `b` (groups, phases)
 expose(buffer)                  a dimension that the buffer's layout splits becomes two: ALT's index rewriting
 """
@@ -168,13 +169,7 @@ def _factored(block: Block, buffer: str, dim: int, size: int) -> Block:
     used = [x for x in (*block.reads, *block.writes) if x.buffer == buffer]
     for index in {x.indices[dim] for x in used}:
         if isinstance(index, Var) and block.ranges[index.name] % size == 0:
-            outer, inner = _fresh_iterators(block, index.name)
-            whole = op("add", op("mul", Var(outer), size), Var(inner))
-            iters: list[Iter] = []
-            for i in block.iters:
-                parts = Iter(outer, i.extent // size, i.reduce), Iter(inner, size, i.reduce)
-                iters += parts if i.name == index.name else [i]
-            block = replace(block.mapped(lambda e, old=index, new=whole: new if e == old else None), iters=tuple(iters))  # type: ignore[misc]
+            block = _split(block, index.name, size)
     ranges, rank = block.ranges, len(used[0].indices) if used else 0
 
     def visit(e: Expr) -> Expr | None:
@@ -185,6 +180,23 @@ def _factored(block: Block, buffer: str, dim: int, size: int) -> Block:
         return None
 
     return accesses_moved(block, visit)
+
+
+def split_rule(task: Task, block: str, iter: str, size: int) -> Task:
+    owner = plain_block(task, block)
+    if owner.ranges.get(iter, 0) % size or owner.ranges.get(iter, 0) <= size:
+        raise DoesNotApply(f"{iter} of block {block} is not of several times {size} values")
+    return replaced(task, [_split(owner, iter, size) if b is owner else b for b in task.blocks])
+
+
+def _split(block: Block, name: str, size: int) -> Block:
+    """`block` with iterator `name` as two, the inner of `size` values."""
+    outer, inner = _fresh_iterators(block, name)
+    whole, iters = op("add", op("mul", Var(outer), size), Var(inner)), list[Iter]()
+    for i in block.iters:
+        parts = Iter(outer, i.extent // size, i.reduce), Iter(inner, size, i.reduce)
+        iters += parts if i.name == name else [i]
+    return replace(block.mapped(lambda e: whole if e == Var(name) else None), iters=tuple(iters))
 
 
 def _fresh_iterators(block: Block, name: str) -> tuple[str, str]:

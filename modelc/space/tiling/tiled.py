@@ -152,9 +152,10 @@ class Tiled:
         self.turns = next((str(written[d]) for d, name in plain.items() if name in reduced), None)
         spatial = [i.name for i in anchor.spatial if i.extent > 1 and i.name not in (vector, self.turns)]
         spatial.sort(key=lambda n: -abs(self.strides.get(n) or 0))
-        reused = [n for n in spatial if any(r.strides[n] == 0 for r in self.vectors())]
-        scalars = [n for n in spatial if any(r.strides[n] == 0 for r in self.reads)]
-        self.rows = reused or scalars[-1:] or spatial[-1:]
+        lines = [n for n in spatial if not self._strips(n)]
+        reused = [n for n in lines if any(r.strides[n] == 0 for r in self.vectors())]
+        scalars = [n for n in lines if any(r.strides[n] == 0 for r in self.reads)]
+        self.rows = reused or scalars[-1:] or lines[-1:]
         self.batch = [*([self.turns] if self.turns else []), *(n for n in spatial if n not in self.rows)]
         self.inside = self.rows[-2:]  # those that the register tile has rows of
         self.sliding = all(r.strides[vector] != 0 for r in self.reads)  # nothing is broadcast: each lane on its own
@@ -163,6 +164,11 @@ class Tiled:
         if unit.stores_accumulators:
             (self.result,) = self.consumers
             self.consumers = [*self.consumers, *consumers_of(task, self.result)]
+
+    def _strips(self, name: str) -> bool:
+        """Whether iterator `name` is over strips of the vector iterator's dimension, one beside the other."""
+        along = [(r.strides[self.vector], r.strides[name]) for r in self.reads]
+        return all(step is not None and strip == self.ranges[self.vector] * step for step, strip in along)
 
     @property
     def dtype(self) -> str:
