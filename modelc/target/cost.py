@@ -87,6 +87,7 @@ class CostParameters:
 
     # Threads
     fork_join_seconds: float = 4e-6  # waking the other cores and waiting for the last of them
+    uneven_ratio: float = 1.2  # of an even part, that the busiest core has before loops are joined: data changes cores
     phase_seconds: float = 5e-7  # of one more phase: threads meet, and caches are walked through again
     transfer_cycles: float = 6.5  # of a line that comes from the caches of another core
 

@@ -64,6 +64,15 @@ def test_the_schedule_that_is_chosen_has_work_for_every_core(task: Task, alone: 
     assert max(parallel_loops(choice.nest)) > 1 or loop.extent >= 2 * TARGET.cores
 
 
+def test_a_target_says_how_uneven_the_parts_of_cores_may_be() -> None:
+    """Three tiles for two cores: one has 4/3 of an even part."""
+    spans, pair = [(3, 1), (7, 1)], replace(TARGET, cores=2)
+    lenient = replace(pair, cost=replace(pair.cost, uneven_ratio=1.4))
+    assert [bool(there) for there in joined(spans, pair)] == [True, True]
+    assert [bool(there) for there in joined(spans, lenient)] == [True, False]
+    assert float(busiest_share(spans, 2, lenient)) == pytest.approx(2 / 3)
+
+
 SIZES = st.tuples(st.integers(1, 12), st.integers(1, 5))
 
 
@@ -71,11 +80,12 @@ SIZES = st.tuples(st.integers(1, 12), st.integers(1, 5))
 def test_the_busiest_core_has_its_part_of_all_iterations(tiles: list[tuple[int, int]], cores: int) -> None:
     """Iterations are counted and cut as in runtime/modelc_pool.c; tiles are whole."""
     spans = [(trips * tile, tile) for trips, tile in tiles]
-    which = joined(spans, cores)
+    target = replace(TARGET, cores=cores)
+    which = joined(spans, target)
     trips = int(np.prod([n for (n, _), there in zip(tiles, which, strict=True) if there]))
     chunks = min(trips, cores * CHUNKS_PER_CORE)
     bounds = [trips * k // chunks for k in range(chunks + 1)]
     shares = [bounds[chunks * (k + 1) // cores] - bounds[chunks * k // cores] for k in range(cores)]
-    share = float(busiest_share(spans, cores, cores))
+    share = float(busiest_share(spans, cores, target))
     assert share == pytest.approx(max(shares) / trips, rel=0.5 if trips > chunks else 1e-9)
     assert not any(there for there, before in zip(which[1:], which, strict=False) if not before)

@@ -217,8 +217,8 @@ def _divided(model: Model, population: Population, cores: int) -> tuple[Floats, 
     if not loops:
         return np.ones(members), own, {}
     spans = [(model.tiled.ranges[loop.iterator], _tile(model, population, loop)) for loop in loops]
-    share = np.broadcast_to(busiest_share(spans, cores, model.target.cores), members)
-    which = [*joined(spans, model.target.cores), np.zeros((), np.bool_)]
+    share = np.broadcast_to(busiest_share(spans, cores, model.target), members)
+    which = [*joined(spans, model.target), np.zeros((), np.bool_)]
     parts, around, left = dict[str, Floats](), np.ones(members), np.full(members, float(cores))
     for loop, (extent, tile), there, inside in zip(loops, spans, which, which[1:], strict=False):
         trips = -(-extent // tile)

@@ -494,7 +494,7 @@ class Attention(Sketch):
             cycles += self.parts * self.kernel_cycles(block, tile, kernel)
         heads = prod(self.trips(loop, tile) for loop in self.lead_loops()[:-1])
         spans = [self.span(loop, tile) for loop in self.lead(parallel)]
-        share = float(busiest_share(spans, cores, self.target.cores)) if self.long else 1.0
+        share = float(busiest_share(spans, cores, self.target)) if self.long else 1.0
         candidate, task = self.as_ruled
         compute = np.array([(heads * cycles + self.around) * share])
         start = self.start_values()

@@ -260,7 +260,7 @@ class Chain(Sketch):
         forks = float(self.long and cores > 1)
         if forks:
             spans = [span(loop, self.last.ranges, tile.sizes) for loop in self.ordered(tile)]
-            times *= float(busiest_share(spans, cores, self.target.cores))
+            times *= float(busiest_share(spans, cores, self.target))
         works = [piece.first.plus(piece.later, max(0.0, times - 1)) for piece in self.pieces(tile)]
         return [*works[:-1], replace(works[-1], forks=np.array([forks]))]
 

@@ -312,7 +312,7 @@ class Strassen(Products):
         loops = [x for k in self.all_knobs() if k.name == "parallel" for x in k.values if isinstance(x, Loop)]
         orders = [[first, *(loop for loop in self.open_loops() if loop != first)] for first in loops]
         spans = [[self.span(loop, chunk, vectors) for loop in self.around_sums(order)] for order in orders]
-        every = np.stack([busiest_share(together, cores, self.target.cores) for together in spans])
+        every = np.stack([busiest_share(together, cores, self.target) for together in spans])
         parallel = self.index(points, "parallel")
         share = every[parallel, np.arange(len(points))]
         apart = np.array([loop == self.panels for loop in loops])[parallel]  # sums are a phase of their own

@@ -417,7 +417,7 @@ class Winograd(Products):
             for first in self.loops_of(knob)
         ]
         spans = [[self.span(knob, loop, chunk, vectors) for loop in order] for order in orders]
-        every = np.stack([busiest_share(together, cores, self.target.cores) for together in spans])
+        every = np.stack([busiest_share(together, cores, self.target) for together in spans])
         return np.asarray(every[self.index(points, knob), np.arange(len(points))], np.float64)
 
     def loops_of(self, knob: str) -> list[Loop | None]:

@@ -25,13 +25,12 @@ Bools = NDArray[np.bool_]
 Spans = Sequence[tuple[ArrayLike, ArrayLike]]  # of loops: (values of the iterator in all, and in one iteration)
 
 SERIAL_POINTS = 1 << 13  # work below this many points is not worth waking a thread for
-UNEVEN = 1.2  # times an even part, that the busiest core may have before loops are joined: data changes cores then
 CHUNKS_PER_CORE = 4  # a parallel loop has at least this many iterations per core where the extent allows it
 
 
-def busiest_share(spans: Spans, cores: int, joining: int | None = None) -> Floats:
+def busiest_share(spans: Spans, cores: int, joining: Target | None = None) -> Floats:
     """The part of the work that the busiest of `cores` cores has, where the loops of `spans` go to threads together (of
-    them, those that joined() says for `joining` cores): iterations go to cores in as many chunks as there may be, and
+    them, those that joined() says for a Target): iterations go to cores in as many chunks as there may be, and
     the last of a single loop is cut off at the end. The sizes and the result are broadcast to each other."""
     counts = _counts(spans)
     which = joined(spans, joining) if joining else [np.ones((), np.bool_)] * len(spans)
@@ -39,15 +38,15 @@ def busiest_share(spans: Spans, cores: int, joining: int | None = None) -> Float
     return _share(spans[0], trips, cores)
 
 
-def joined(spans: Spans, cores: int) -> list[Bools]:
+def joined(spans: Spans, target: Target) -> list[Bools]:
     """Which of the loops that may go to threads together do, the outermost first: further ones as long as the busiest
-    of `cores` has more than its part of the work."""
+    core of `target` has more than its part of the work."""
     which, trips = list[Bools](), np.ones((), np.int64)
     uneven = np.ones((), np.bool_)
     for count in _counts(spans):
         which.append(uneven)
         trips = trips * count
-        uneven = uneven & (_share(spans[0], trips, cores) > UNEVEN / cores)
+        uneven = uneven & (_share(spans[0], trips, target.cores) > target.cost.uneven_ratio / target.cores)
     return which
 
 
@@ -85,11 +84,11 @@ def with_joined_loops(task: Task, candidate: Candidate, target: Target) -> Candi
     for block in (b for b in task.blocks if isinstance(b, Block)):
         schedule = blocks[block.name]
         if schedule.at is ROOT and schedule.order and schedule.tags.get(schedule.order[0]) == "parallel":
-            blocks[block.name] = _with_joined(block, schedule, taken, target.cores)
+            blocks[block.name] = _with_joined(block, schedule, taken, target)
     return replace(candidate, blocks=blocks)
 
 
-def _with_joined(block: Block, schedule: BlockSchedule, taken: set[Inside | Root], cores: int) -> BlockSchedule:
+def _with_joined(block: Block, schedule: BlockSchedule, taken: set[Inside | Root], target: Target) -> BlockSchedule:
     spatial = {i.name for i in block.spatial}
     loops = [schedule.order[0]]
     for loop in schedule.order[1:]:
@@ -100,5 +99,5 @@ def _with_joined(block: Block, schedule: BlockSchedule, taken: set[Inside | Root
     spans = [span(loop, block.ranges, schedule.tiles) for loop in loops]
     if any(is_sized(extent) for extent, _ in spans):
         return schedule
-    tags = {loop: "parallel" for loop, taken_too in zip(loops, joined(spans, cores), strict=True) if taken_too}
+    tags = {loop: "parallel" for loop, taken_too in zip(loops, joined(spans, target), strict=True) if taken_too}
     return replace(schedule, tags={**schedule.tags, **tags})
