@@ -67,7 +67,7 @@ def _priced(program: Program, cost: ChainCost) -> dict[Path, float]:
     for _ in range(1, LONGEST):
         joint = {path: reduce(joined, [program.tasks[k] for k in path]).task for path in paths}
         chains = {path: task for path, task in joint.items() if cost.is_chain(task)}
-        single = {(k,): program.tasks[k].task for path in chains for k in path if (k,) not in seconds}
+        single = {(k,): program.tasks[k].task for path in chains for k in path}
         cost.prepare([*single.values(), *chains.values()], True)
         seconds |= {path: cost.seconds(task) for path, task in single.items()}
         seconds |= {path: cost.seconds(task) / (1 - LEAST_GAIN) for path, task in chains.items()}

@@ -44,6 +44,7 @@ from modelc.target import Target
 CHAIN = "chain"  # the kind of these Sketches
 MOST_AGAIN = 2.0  # times that an element is computed, on average, where tiles read the same rows
 SIZES = 3  # of tiles along an iterator that are tried, at least
+EQUAL = 0.01  # of a price, by which register tiles of a link differ at least
 DRAWN = 256  # register tiles and loops of a link, at most, of which the best is taken
 
 
@@ -174,7 +175,8 @@ class Chain(Sketch):
         start = sketch.start_values()
         least = sketch.point({**start, "vectors": 1, **dict.fromkeys(sketch.row_knobs, 1)})  # which is always one
         points = np.stack([sketch.start(), least])
-        points = np.concatenate([points, sketch.random(DRAWN, np.random.default_rng(0))])
+        drawn = sketch.population(sketch.random(DRAWN, np.random.default_rng(0)))
+        points = np.concatenate([points, sketch.points(drawn)])  # what prices do not see is as rules have it
         lanes = ranges[link.vector]
         if lanes < link.anchor.ranges[link.vector]:  # packed in panels, of which a tile has whole ones
             points = points[lanes % (link.lanes * sketch.column(points, "vectors")) == 0]
@@ -184,7 +186,9 @@ class Chain(Sketch):
         population = replace(population, parallel=np.zeros_like(population.parallel))
         near = frozenset(between(self.links))
         later = estimate(model, population, 1, near | self.near_constants(tile)).work
-        best = np.array([np.argmin(seconds(later, self.target.cost))])
+        prices = seconds(later, self.target.cost)
+        prices[1:] *= 1 + EQUAL  # of equals the one that rules take: rows of others may lie far apart
+        best = np.array([np.argmin(prices)])
         first = estimate(model, population.take(best), 1, near).work
         knobs = replace(sketch.knobs_of(sketch.values(points[best[0]])), parallel=None)
         return Piece(tiled, knobs, first, later.take(best))
