@@ -235,6 +235,14 @@ def test_results_beyond_the_second_cache_are_fetched_to_be_written() -> None:
         assert any(isinstance(s, Prefetch) and s.write for s in found.nest.statements()) == beyond
 
 
+def test_results_that_spill_the_second_cache_are_fetched_in_any_order() -> None:
+    """16 channels to 96 over 112 x 112, side by side (4.8 MB): stores took 1.14 of the time without (Zen 4)."""
+    target = replace(load_target("x86-64-v4"), cores=1)
+    narrow, wide = (chosen(matmul(112 * 112, n, 16), target).nest for n in (32, 96))
+    assert target.second.bytes < 112 * 112 * 32 * 4 < 2 * target.second.bytes < 112 * 112 * 96 * 4
+    assert lines_of(wide, write=True) and not lines_of(narrow, write=True)
+
+
 def test_rows_that_are_copied_from_beyond_the_second_cache_are_fetched_ahead() -> None:
     target = load_target("x86-64-v4")
     for k, beyond in ((512, True), (16, False)):

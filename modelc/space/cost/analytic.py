@@ -97,7 +97,9 @@ def estimate(
     for s in (k for k, o in enumerate(operands) if o.in_place):
         begun = _begun_again(cost, footprints[s], depth)
         for level in range(near, len(moved)):
-            demanded = demanded + begun * moved[level][s] / (1e9 * bandwidths[level])
+            waits = operands[s].unpacked and level < len(moved) - 1  # for what comes once, as a copy of it would
+            again = np.maximum(0.0, moved[level][s] - inside[s, -1]) if waits else moved[level][s]
+            demanded = demanded + begun * again / (1e9 * bandwidths[level])
     tiles = np.prod(trips[inner:], axis=0)
     near_by = [waiting_cycles(cost, _inside(footprints[s], inner), tiles, moved[0][s] / line) for s in unpacked]
     cycles = kernel_cycles(tiled, population.rows, population.vectors)
