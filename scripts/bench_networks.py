@@ -1,15 +1,16 @@
 """Times whole networks, compiled untuned, beside ONNX Runtime and OpenVINO:
 
     python scripts/bench_networks.py [--only REGEX] [--threads 1 2] [--seconds S] [--against ort,openvino]
-                                     [--precision bf16] [--dir models] [--json FILE] [--plot FILE.png]
+                                     [--precision bf16] [--dir models] [--also NAME ...] [--json FILE] [--plot FILE.png]
 
 The papers' networks are built when they are missing (scripts/make_networks.py); trained models are fetched by
-scripts/fetch_models.py. Each is compiled for this machine, verified, and timed by what `modelc bench` uses. A ratio is
-a peer's time / modelc's: above 1, modelc is faster. Where tests/models.yaml says that weights are subnormal, ONNX
-Runtime is timed with denormals as zero as well (ort-daz). The share of peak is what the arithmetic would take at what
-the units for each kernel's dtype reach by themselves, timed by turns with the engines. With --precision bf16 or auto
-OpenVINO is asked for bfloat16 too (openvino-bf16); ONNX Runtime computes in float32. The exit code is 1 if a network
-failed verification; one that failed in another way is listed.
+scripts/fetch_models.py; --also names others that lie in the folder, as torch exported them. Each is compiled for this
+machine, verified, and timed by what `modelc bench` uses. A ratio is a peer's time / modelc's: above 1, modelc is
+faster. Where tests/models.yaml says that weights are subnormal, ONNX Runtime is timed with denormals as zero as well
+(ort-daz). The share of peak is what the arithmetic would take at what the units for each kernel's dtype reach by
+themselves, timed by turns with the engines. With --precision bf16 or auto OpenVINO is asked for bfloat16 too
+(openvino-bf16); ONNX Runtime computes in float32. The exit code is 1 if a network failed verification; one that failed
+in another way is listed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def model_file(name: str, folder: Path, say: Say) -> Path:
     if path.exists():
         return path
     if name not in NETWORKS:
-        raise InputError(f"{path} is missing: python scripts/fetch_models.py {name} --dir {folder}")
+        fetched = f": python scripts/fetch_models.py {name} --dir {folder}" if name in NAMES else ""
+        raise InputError(f"{path} is missing{fetched}")
     say("building the network")
     folder.mkdir(parents=True, exist_ok=True)
     write(NETWORKS[name](), path)
@@ -107,11 +109,13 @@ def main() -> int:
     parser.add_argument("--threads", metavar="N", type=count, nargs="+", default=[1], help=help)
     parser.add_argument("--dir", metavar="DIR", type=Path, default=paths.ROOT / "models", help="where the models are")
     parser.add_argument("--precision", choices=("f32", "bf16", "auto"), default="f32", help="of modelc and OpenVINO")
+    parser.add_argument("--also", metavar="NAME", nargs="+", default=[], help="other models there: NAME.onnx")
     options(parser, seconds=3.0)
     arguments = parser.parse_args()
-    chosen = [name for name in NAMES if re.search(arguments.only, name)]
+    names = (*NAMES, *arguments.also)
+    chosen = [name for name in names if re.search(arguments.only, name)]
     if not chosen:
-        parser.error(f"no network matches {arguments.only.pattern!r}; there are {', '.join(NAMES)}")
+        parser.error(f"no network matches {arguments.only.pattern!r}; there are {', '.join(names)}")
     start(parser, arguments)
     threads, entries = list(dict.fromkeys(arguments.threads)), catalogue()
     narrow = {"openvino": "openvino-bf16"} if arguments.precision != "f32" else {}
