@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from modelc.ir.loop import Loop
 from modelc.space.analysis.footprint import Floats, Footprint, Ints, footprint, traffic
-from modelc.space.cost.conflicts import conflicting_bytes, waiting_cycles
+from modelc.space.cost.conflicts import conflicting_bytes, paging_cycles, waiting_cycles
 from modelc.space.cost.model import Model, Operand, Population
 from modelc.space.cost.moving import parted_seconds, stay_in
 from modelc.space.cost.register_tile import kernel_cycles, registers
@@ -101,7 +101,9 @@ def estimate(
             again = np.maximum(0.0, moved[level][s] - inside[s, -1]) if waits else moved[level][s]
             demanded = demanded + begun * again / (1e9 * bandwidths[level])
     tiles = np.prod(trips[inner:], axis=0)
-    near_by = [waiting_cycles(cost, _inside(footprints[s], inner), tiles, moved[0][s] / line) for s in unpacked]
+    near_by = [waiting_cycles(cost, _inside(footprints[s], inner), moved[0][s] / line) for s in unpacked]
+    read = [k for k, o in enumerate(operands) if o.computed and not o.written]
+    near_by += [paging_cycles(cost, _inside(footprints[s], inner), tiles) for s in read]
     cycles = kernel_cycles(tiled, population.rows, population.vectors)
     copied = {copy.operand for copy in model.copies if copy.read is not None}
     far = {k: _far_runs(operands[k], footprints[k], boxes, cost) for k in copied}
@@ -267,7 +269,7 @@ def _copies(
     total = np.zeros(len(walk.depth))
     for copy in model.copies:
         points = copy.points / cores
-        copied = np.full(len(total), points * copy.cycles)
+        copied = np.full(len(total), points * copy.cycles + model.spilled_cycles(copy.bytes, cores))
         for group, (which, loops) in enumerate(walk.groups if copy.read is not None else ()):
             for loop in tiled.moving(copy.read, loops[: -len(tiled.reduction) or None]):  # type: ignore[arg-type]
                 depth = len(loops) - 1 - loops.index(loop)  # from the innermost

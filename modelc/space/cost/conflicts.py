@@ -56,13 +56,17 @@ def conflicting_bytes(touched: Footprint, cache: Cache) -> Floats:
     return np.asarray(touched.lines * cache.line * (times - 1))
 
 
-def waiting_cycles(cost: CostParameters, touched: Footprint, times: Floats, lines: Floats) -> Floats:
+def waiting_cycles(cost: CostParameters, touched: Footprint, lines: Floats) -> Floats:
     """Cycles that arithmetic waits for an operand that is read in place, not from a copy [P]: register tiles read
-    `touched` `times` times, and `lines` lines enter L1."""
+    `touched`, and `lines` lines enter L1."""
+    return np.asarray(cost.row_cycles * touched.apart * lines)
+
+
+def paging_cycles(cost: CostParameters, touched: Footprint, times: Floats) -> Floats:
+    """Cycles that arithmetic waits for the addresses of pages [P], where register tiles read `touched` `times` times: a
+    row in each page, of more than are known at once."""
     pages = touched.runs * np.minimum(1.0, touched.step / cost.page_bytes)
-    return np.asarray(
-        cost.row_cycles * touched.apart * lines + cost.page_cycles * (pages > cost.pages) * times * touched.runs
-    )
+    return np.asarray(cost.page_cycles * (pages > cost.pages) * times * touched.runs)
 
 
 def sets(cache: Cache) -> int:

@@ -165,6 +165,7 @@ class Model:
                     read,
                     places.get(written, -1),
                     self.latency(block),
+                    task.buffer(written).bytes,
                 )
             )
         return tuple(copies)
@@ -177,11 +178,20 @@ class Model:
         return (held or latencies[-1:])[0] / latencies[1]
 
 
+    def spilled_cycles(self, size: int, cores: int) -> float:
+        """Cycles of one core in which the lines of a copy of `size` bytes come to be written, and go again, where the
+        second-level cache does not hold them."""
+        caches, target = self.target.caches[1:], self.target
+        held = next((k for k, cache in enumerate(caches) if size <= cache.bytes), len(caches))
+        bandwidths = [cores * cache.bandwidth_gbs for cache in caches] + [target.memory_gbs(cores)]
+        return 2 * size / (1e9 * bandwidths[held]) * target.hertz if held > 0 else 0.0
+
+
 @dataclass(frozen=True)
 class _Copy:
     """What one Block copies: its points, the cycles of one, and of one that a register tile keeps in registers; the
     anchor's read of it, and the operand that this is; the latency of where it copies from, over the second-level
-    cache's."""
+    cache's; the bytes of the whole copy."""
 
     points: int
     cycles: float
@@ -189,6 +199,7 @@ class _Copy:
     read: Access | None
     operand: int
     latency: float
+    bytes: int
 
 
 def model_of(tiled: Tiled) -> Model:

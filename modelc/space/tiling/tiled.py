@@ -331,8 +331,10 @@ class Tiled:
         return prod(trips(x, self.ranges, tiles) for x in inside)
 
     def moving(self, read: Access, macro: Sequence[Loop]) -> list[Loop]:
-        """The outer loops over whole iterators that all move through what is read, from the outermost."""
-        outer = takewhile(lambda loop: read.strides[loop.iterator] != 0, macro)
+        """The outer loops over whole iterators that all move through what is read, from the outermost; one panel of
+        vectors, where there are no more of them, is no loop."""
+        loops = [m for m in macro if m != self.panels or self.ranges[self.vector] > self.lanes]
+        outer = takewhile(lambda loop: read.strides[loop.iterator] != 0, loops)
         return [loop for loop in outer if not loop.level]
 
     def bytes_read(self, name: str, moving: bool) -> int:
