@@ -18,7 +18,7 @@ from modelc import errors
 FILE = paths.ROOT / "docs" / "api.md"
 NAMESPACES = {
     "targets": ("names", "load", "probe", "check"),
-    "database": ("show", "export", "import_", "merge", "prune"),
+    "database": ("show", "export", "import_", "merge", "best", "prune"),
 }
 MARK = "<!-- run: no, tests/end_to_end/test_library.py runs the docstrings' examples -->"
 HEAD = """# The library

@@ -4,6 +4,7 @@ worker that is gone is made again by another."""
 from __future__ import annotations
 
 import io
+import os
 import queue
 import secrets
 import sqlite3
@@ -113,16 +114,17 @@ class BuildCluster(DaskClient):
 
 
 def shipped(order: Mapping[str, Any]) -> tuple[dict[str, Any], Files]:
-    """An order with relative paths, and the files at them: the model and its external data, the target and its
-    intrinsics, data, choices, constants."""
+    """An order with relative paths, and the files at them: the model and its external data, the target, its intrinsics
+    and records, data, choices, constants."""
     model = Path(order["model"])
     paths = {f"model/{path.relative_to(model.parent)}": path for path in (model, *files_beside(model))}
     options = dict(order["options"])
     sent = {**order, "model": f"model/{model.name}", "options": options}
     if order["target"].endswith(SUFFIXES):
         described = Path(order["target"])
-        intrinsics = load_target(described).intrinsics or ()
-        names = [described.name, *(intrinsic.file for intrinsic in intrinsics if intrinsic.file is not None)]
+        target = load_target(described)
+        names = [described.name, *(one.file for one in target.intrinsics or () if one.file is not None)]
+        names += [os.path.relpath(target.records.source, described.parent)] if target.records is not None else []
         paths |= {f"given/target/{name}": described.parent / name for name in names}
         sent["target"] = f"given/target/{described.name}"
     copied = _records(options["database"])

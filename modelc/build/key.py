@@ -59,6 +59,7 @@ class Sources:
         return {
             "compiler": compiler_of(target.triple),
             "target": [target.key, target.to_yaml()],
+            "records": None if target.records is None else target.records.digest,
             "kernels": code_version(target),  # with a user's derivation rules and intrinsics
         }
 

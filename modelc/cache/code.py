@@ -10,7 +10,7 @@ from pathlib import Path
 from modelc.target.section import targets_folder
 
 HOUSE = Path(__file__).resolve().parents[1]
-SUFFIXES = (".py", ".c", ".h", ".yaml", ".json", ".map")
+SUFFIXES = (".py", ".c", ".h", ".yaml", ".json", ".jsonl", ".map")
 LIBRARIES = ("apache-tvm", "numpy")  # that kernels and prices are made with
 
 

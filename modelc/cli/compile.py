@@ -79,11 +79,12 @@ def compile_(model: Path, no_bench: bool, verbose: bool, as_json: bool, **option
             say(f"  choices       {result.chosen} tasks as chosen, {result.kernels - result.chosen} constructed")
         if result.database is not None:
             others = f"; {result.other_records} records of other conditions left alone" if result.other_records else ""
-            constructed = result.kernels - result.measured
             say(
                 f"  database      {result.measured} tasks as measured on {request.run_threads} thread(s), "
-                f"{constructed} constructed{others} ({result.database})"
+                f"{result.constructed} constructed{others} ({result.database})"
             )
+        if result.carried:
+            say(f"  records       {result.carried} tasks as measured on a machine of the target's family")
         say(f"  arena         {size(result.arena_bytes)}")
         times = f", {result.params_bytes / result.file_bytes:.2f} times the model's file"
         say(f"  parameters    {size(result.params_bytes)}{times}{_sharing(result.shared_packing)}")
@@ -107,7 +108,7 @@ def compile_(model: Path, no_bench: bool, verbose: bool, as_json: bool, **option
         for note in (*result.notes, *((*report.notes, *filter(None, [report.opening])) if report else ())):
             say(f"  note          {note}")
         if verbose:
-            _show_why(result.path, request.choices is not None, result.measured > 0)
+            _show_why(result.path, request.choices is not None, result.measured + result.carried > 0)
     return 0 if result.report is None or result.report.passed else 1
 
 

@@ -69,6 +69,7 @@ def compile_request(request: CompileRequest) -> CompileResult:
     )
     facts: dict[str, Any] = {
         "threads": request.threads or default_threads(),
+        "run_threads": request.run_threads,
         "tasks": tasks,
         "stages": stages,
         "form": request.form(target.triple),

@@ -76,6 +76,7 @@ class Compilation:
     inputs: Mapping[str, NDArray[Any]] | None = None  # to verify with
     stages: Stages = field(default_factory=Stages)
     recorded: Recorded | None = None  # what a database says of Tasks that were not chosen before
+    run_threads: int = 1  # on which kernels were measured, of what records say
     notes: tuple[str, ...] = ()  # what became of the user's configuration and database on the way
     form: Form = field(default_factory=Form)  # what the package is made as
     limits: Limits = field(default_factory=Limits)  # of sizes

@@ -49,7 +49,7 @@ SECTIONS: Mapping[str, Any] = {
     "precision": Value(lambda name: name in PRECISIONS, ", ".join(PRECISIONS)),
     "partition": {"attention": FLAG},
     "layout": {"search": FLAG, "propagate": FLAG, "blocked": FLAG},
-    "schedule": {**dict.fromkeys(SCHEDULES, FLAG), "passes": PASS_LIST},
+    "schedule": {**dict.fromkeys((*SCHEDULES, "records"), FLAG), "passes": PASS_LIST},
     "tune": {"joint": SHARE},
     "codegen": {
         "flush_denormals": FLAG,
@@ -68,7 +68,7 @@ SECTIONS: Mapping[str, Any] = {
 }
 LATER: Mapping[str, Mapping[str, Any]] = {  # keys that configurations, and choices, of before them lack
     "inputs": {"states": {}, "bounds": {}},
-    "schedule": {"strassen": False, "parts": False, "chains": False, "passes": AS_TARGET},
+    "schedule": {"strassen": False, "parts": False, "chains": False, "records": False, "passes": AS_TARGET},
     "codegen": {"params": "auto"},
     "verify": {"check": "default", "f16": asdict(F16)},
 }
@@ -164,7 +164,7 @@ class Config:
             "partition": {"attention": self.policy.attention},
             "layout": asdict(self.layout),
             "schedule": {
-                **{name: getattr(self.policy, name) for name in SCHEDULES},
+                **{name: getattr(self.policy, name) for name in (*SCHEDULES, "records")},
                 "passes": _listed(self.schedule),
             },
             "tune": asdict(self.tune),

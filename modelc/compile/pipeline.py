@@ -23,6 +23,7 @@ from modelc.compile.programs import Programs, parameter_bytes
 from modelc.compile.publish import Comparison, WrongByFiltering, offering_no_verify, publish
 from modelc.compile.result import CompileResult
 from modelc.compile.stages import Stopped
+from modelc.database.record import place_of as place_of_constants
 from modelc.errors import ConfigError, TargetError, VerificationError, blaming
 from modelc.forks import shared
 from modelc.frontend.load.beside import bytes_with_files_beside
@@ -50,7 +51,8 @@ from modelc.partition.narrow_products import narrowing, require
 from modelc.partition.precision import contracting_tasks, with_roundings
 from modelc.plan.parameters import Parameters
 from modelc.plan.program import Compiled, plan_program
-from modelc.space.choose import Chosen
+from modelc.space.carry import Carried, carried
+from modelc.space.choose import Chosen, Schedule
 from modelc.space.constants import Within, kept_within, model_bytes
 from modelc.space.passes.listed import scheduled
 from modelc.space.shared_packing import SharedPacking, shared_packing_of
@@ -92,6 +94,7 @@ class Run(Compilation):
     rejected: int = 0  # schedules that the Nest's verifier refused
     shared_packing: SharedPacking = field(default_factory=SharedPacking)  # of what was scheduled last
     within: Within = field(default_factory=Within)  # how constants were kept within limits
+    carried: Carried = field(default_factory=Carried)  # what records of the target's family say
 
     def compile(self, output: Path, verify: bool, keep_unverified: bool) -> CompileResult:
         if self.stages.reach("package"):  # what would fail at the end, before any work
@@ -127,6 +130,7 @@ class Run(Compilation):
             rejected=run.rejected,
             chosen=len(compiled.keys() & run.tasks.keys()),
             measured=len(compiled.keys() & self.recorded.candidates.keys()) if self.recorded else 0,
+            carried=run.carried_of(compiled),
             database=self.recorded.database.path if self.recorded else None,
             other_records=sum(self.recorded.others.values()) if self.recorded else 0,
             shared_packing=run.shared_packing,
@@ -134,6 +138,7 @@ class Run(Compilation):
             notes=(
                 *spec.notes,
                 *run.notes,
+                *run.carried.notes,
                 *self.limits.notes(run.within, self.file_bytes),
                 *(self.recorded.notes if self.recorded else ()),
                 *priced_as_another(self.target.cpu),
@@ -251,11 +256,12 @@ class Run(Compilation):
             self.schedules.prepare([task for key, task in tasks.items() if key not in given], True)
             if together:
                 open_tasks = tasks.keys() - given.keys()
-                packing = shared_packing_of(programs, self.schedules, given) if open_tasks else SharedPacking()
-                room = self.room(model_bytes(programs))
-                self.within = kept_within(programs, self.schedules, given, packing.schedules, room)
+                carried = self.carry([tasks[key].canonical() for key in open_tasks], parameter_bytes(programs))
+                packing = shared_packing_of(programs, self.schedules, given, carried) if open_tasks else SharedPacking()
+                preferred, room = {**carried, **packing.schedules}, self.room(model_bytes(programs))
+                self.within = kept_within(programs, self.schedules, given, preferred, room)
                 self.shared_packing = packing
-                self.schedules.prefer({**packing.schedules, **self.within.schedules})
+                self.schedules.prefer({**preferred, **self.within.schedules})
             code = self.machine_code(self.schedules.store)
             compiled = code.kept(self.tried_first(tasks)) if self.stages.reach("codegen") else {}
             chosen = self.schedule_all(tasks, compiled)
@@ -279,6 +285,15 @@ class Run(Compilation):
                 task.canonical(), schedule.candidate, schedule.task, schedule.nest, kernels[name]
             )
         return {key: self.done[key] for key in every}
+
+    def carry(self, tasks: Sequence[Task], constant_bytes: int) -> Mapping[str, Schedule]:
+        """What canonical Tasks get by the records of the target's family, by their hash, in a network whose parameters
+        take so many bytes."""
+        if self.config.policy.records:
+            place = partial(place_of_constants, target=self.target, cold_bytes=constant_bytes)
+            families, threads = self.target.family_records, self.run_threads
+            self.carried = self.carried.then(carried(tasks, self.schedules, families, threads, place))
+        return self.carried.offers
 
     def run_block_passes(self, tasks: Mapping[str, Task]) -> None:
         """Makes the Candidates of Tasks, by their hashes, for which the target lists passes over Blocks."""
@@ -335,6 +350,11 @@ class Run(Compilation):
         if not verify:
             return self.schedules.accepted(canonical, self.schedules.tried_first(canonical), verify)
         return self.schedules.chosen(canonical)
+
+    def carried_of(self, compiled: Mapping[str, Compiled]) -> int:
+        """How many of these kernels are scheduled as records of the target's family say."""
+        offers = self.carried.offers
+        return sum(key in offers and offers[key].candidate == one.candidate for key, one in compiled.items())
 
     def blaming_given(self, task: Task) -> AbstractContextManager[None]:
         """Where the Candidate of `task` was not made here, what fails is its fault."""

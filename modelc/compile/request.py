@@ -213,7 +213,7 @@ class CompileRequest(Request):
         "Take measurements of kernels on so many threads (tune's --threads).",
         "N",
         THREADS,
-        doc="The threads on which kernels of `database` were measured.",
+        doc="The threads on which kernels of `database`, and of the records of the target's family, were measured.",
     )
     prefix: str | None = option(
         None, "Begins the names of the library (default: the model's name).", "NAME", yaml="form"

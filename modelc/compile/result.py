@@ -28,10 +28,10 @@ class CompileResult:
     distinct ones, `steps` their calls in the first variant; sizes are in bytes, `made_bytes` of what opening makes of
     the parameters, `file_bytes` of the model's files. `rejected` counts the schedules that were built for kernels and
     found invalid before anything was lowered; the next best was taken. Of the
-    kernels, `chosen` are scheduled as the given choices say, `measured` as a record of `database` says, the others by
-    construction; `other_records` of their Tasks were made under other conditions, and left alone. `shared_packing` says
-    how many constants are stored once for kernels that would have wanted them otherwise; `consulted` what the database
-    was asked, and `answers` a digest of what it said."""
+    kernels, `chosen` are scheduled as the given choices say, `measured` as a record of `database` says, `carried` as
+    records of the target's family say, the others by construction; `other_records` of their Tasks were made under other
+    conditions, and left alone. `shared_packing` says how many constants are stored once for kernels that would have
+    wanted them otherwise; `consulted` what the database was asked, and `answers` a digest of what it said."""
 
     path: Path | None
     target: str
@@ -47,6 +47,7 @@ class CompileResult:
     rejected: int = 0
     chosen: int = 0
     measured: int = 0
+    carried: int = 0
     database: Path | None = None
     other_records: int = 0
     shared_packing: SharedPacking = field(default_factory=SharedPacking)
@@ -77,6 +78,11 @@ class CompileResult:
                 tables.append(read_package(self.path)._repr_html_())
         return page(repr(self), *tables)
 
+    @property
+    def constructed(self) -> int:
+        """How many kernels are scheduled by the price alone."""
+        return self.kernels - self.chosen - self.measured - self.carried
+
     def to_json(self) -> dict[str, Any]:
         return {
             "path": None if self.path is None else str(self.path),
@@ -94,7 +100,8 @@ class CompileResult:
             "rejected_candidates": self.rejected,
             "chosen_tasks": self.chosen,
             "measured_tasks": self.measured,
-            "constructed_tasks": self.kernels - self.chosen - self.measured,
+            "carried_tasks": self.carried,
+            "constructed_tasks": self.constructed,
             "database": None if self.database is None else str(self.database),
             "other_records": self.other_records,
             "agreement": self.shared_packing.to_json(),

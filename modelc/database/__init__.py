@@ -9,18 +9,20 @@ compare.py    records of one Task on one scale, and the best of them
 recorded.py   what compiling takes from it, what it asked, and whether the answers are still the same
 summary.py    what is in it, Task by Task
 exchange.py   JSON lines out and in
+family.py     the records that travel to other machines of the family
 verbs.py      what users do with a database
 """
 
 from modelc.database.record import Conditions, Record
 from modelc.database.store import Database, database_for, default_place
-from modelc.database.verbs import export, import_, merge, prune, show
+from modelc.database.verbs import best, export, import_, merge, prune, show
 from modelc.database.version import code_version
 
 __all__ = [
     "Conditions",
     "Database",
     "Record",
+    "best",
     "code_version",
     "database_for",
     "default_place",

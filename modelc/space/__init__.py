@@ -8,6 +8,7 @@ cost/         seconds of schedules, from footprints, micro-kernel and Target
 construct.py  Gensor's walks: good schedules without measuring
 check.py      whether a Candidate is a schedule of its Task at all: one sentence says what is not
 choose.py     candidates by estimated time; the first that its Nest's verifier accepts
+carry.py      what was measured on a machine of the family for equal and near Tasks, where the price allows
 nest/         Candidate -> Nest; software prefetch
 passes/       the passes over Blocks that a target lists: tensorize, autotile
 """

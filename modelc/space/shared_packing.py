@@ -97,16 +97,18 @@ class Constants:
 
 
 def shared_packing_of(
-    programs: Sequence[Program], schedules: Schedules, given: Mapping[str, Candidate]
+    programs: Sequence[Program],
+    schedules: Schedules,
+    given: Mapping[str, Candidate],
+    preferred: Mapping[str, Schedule],
 ) -> SharedPacking:
     """How the Tasks of `programs`, which make one package, agree; those that have a `given` Candidate, by their hash,
-    keep it."""
+    keep it; of others some have a `preferred` schedule before."""
     constants = Constants()
     readers = readers_of(programs, constants)
     places = _places(readers)
-    own = {
-        key: _by_place(reader, current(reader, schedules, given, {})[0], places[key]) for key, reader in readers.items()
-    }
+    now = {key: current(reader, schedules, given, preferred)[0] for key, reader in readers.items()}
+    own = {key: _by_place(reader, now[key], places[key]) for key, reader in readers.items()}
     groups = _groups(readers, places, own)
     if not groups:
         return SharedPacking()

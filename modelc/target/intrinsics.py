@@ -41,7 +41,6 @@ takes the place of what a Block clamps to them alone.
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -60,7 +59,7 @@ from modelc.target.intrinsic import Digit, Intrinsic, Operand, Table, Tiles
 from modelc.target.intrinsic_code import ADDRESS, TILE, Call, Code, CodeError, Name, VectorType, parse_code, parse_type
 from modelc.target.isa import ARCHITECTURES, Architecture
 from modelc.target.permitted import TILE_MOVES, TILE_PRODUCTS, VECTORS, Permitted
-from modelc.target.section import WORD, Section, parse_yaml, read_text, targets_folder
+from modelc.target.section import WORD, Section, file_beside, parse_yaml, read_text, targets_folder
 
 PLACES = ("vector", "memory", "tile")
 _MNEMONIC = re.compile(r"[a-z][a-z0-9._]{2,}")
@@ -72,7 +71,6 @@ _KEYS = (
 )
 _TILE_CODE = ("setup", "release", "zero", "load", "load_once", "store")
 _MOST_ELEMENTS = 4096
-_LONGEST_PATH = 200
 _FILE = "a file of intrinsics"
 
 
@@ -127,12 +125,7 @@ def named_intrinsics(top: Section, arch: Architecture, features: Sequence[str]) 
         if not isinstance(name, str):
             raise top.wrong(key, name, "the name of an intrinsic, or the path of a .yaml file")
         if name.endswith(".yaml"):
-            if len(name) > _LONGEST_PATH or not name.isprintable():
-                raise top.wrong(key, name, f"a path of at most {_LONGEST_PATH} printable characters")
-            folder = Path(top.source).parent
-            path = folder / name
-            if os.path.isabs(name) or ".." in Path(name).parts or folder.resolve() not in path.resolve().parents:
-                raise top.wrong(key, name, "a path that stays in the folder of this file")
+            path = file_beside(top, key, name)
             listed = parse_intrinsics(read_text(path, _FILE), str(path), name)
         elif name in shipped:
             listed = (shipped[name],)

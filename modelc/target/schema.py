@@ -18,6 +18,7 @@ from modelc.target.intrinsic import Intrinsic
 from modelc.target.intrinsics import listed_features, named_intrinsics, shipped_intrinsics
 from modelc.target.isa import ARCHITECTURES, Architecture, architecture, implied_features
 from modelc.target.passes import PassLists, pass_lists
+from modelc.target.records import FamilyRecords, named_records, shipped_records
 from modelc.target.section import WORD, Section, parse_yaml, read_text
 from modelc.target.system import LINUX, MUSL, SYSTEMS, WASI, system_of
 
@@ -81,6 +82,7 @@ class Target:
     cost: CostParameters = field(default_factory=CostParameters)  # of estimates, beside the figures above
     memories: tuple[Memory, ...] = ()  # that programs fill themselves
     passes: PassLists = field(default_factory=PassLists, hash=False)  # that the compiler for this machine runs
+    records: FamilyRecords | None = field(default=None, compare=False)  # that the YAML names
     # Of the constants of the network that estimates are made for: a run reads them in turn, so they lie where so many
     # bytes do. No part of the YAML.
     cold_bytes: int = 0
@@ -155,9 +157,28 @@ class Target:
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         return f"{self.architecture.name}-{self.vector.bits}-{self.cores}c-{digest[:12]}"
 
+    @property
+    def machine(self) -> dict[str, Any]:
+        """What this machine has in common with others of its family: what decides which tile is the best one."""
+        return {
+            "architecture": self.architecture.name,
+            "vector": [self.vector.bits, self.vector.registers],
+            "fma_ports": self.fma_ports,
+            "caches": [cache.bytes for cache in self.caches if not cache.shared],
+            "cores": self.cores,
+        }
+
+    @property
+    def family_records(self) -> tuple[FamilyRecords, ...]:
+        """The records of the file that the YAML names, or else of the shipped files for such a machine."""
+        if self.records is not None:
+            return (self.records,)
+        return tuple(records for records in shipped_records() if records.machine == self.machine)
+
     def to_yaml(self) -> str:
-        """The text that `parse_target` reads back into an equal Target."""
-        tree = {name: value for name, value in _plain(replace(self, intrinsics=None)).items() if value is not None}
+        """The text that `parse_target` reads back into an equal Target, but for the file of its records."""
+        plain = _plain(replace(self, intrinsics=None, records=None))
+        tree = {name: value for name, value in plain.items() if value is not None}
         for name in ("throughput", "memories"):
             if not tree[name]:
                 del tree[name]
@@ -178,7 +199,10 @@ def parse_target(text: str, source: str) -> Target:
     """Reads a target's YAML. `source` names the file in errors."""
     top = Section(source, "", parse_yaml(text, source))
     names = [f.name for f in fields(Target) if f.name != "cold_bytes"]
-    optional = ("float_abi", "core_memory_bandwidth_gbs", "intrinsics", "throughput", "cost", "memories", "passes")
+    optional = (
+        *("float_abi", "core_memory_bandwidth_gbs", "intrinsics", "throughput", "cost", "memories", "passes"),
+        "records",
+    )
     top.only_keys(names, required=[name for name in names if name not in optional])
     triple = top.text("triple", _TRIPLE, "a triple such as x86_64-linux-gnu")
     arch = architecture(triple)
@@ -212,6 +236,8 @@ def parse_target(text: str, source: str) -> Target:
         cost=cost_parameters(top.section("cost"), usual) if "cost" in top.tree else usual,
         passes=pass_lists(top.section("passes")) if "passes" in top.tree else PassLists(),
     )
+    if "records" in top.tree:
+        target = replace(target, records=named_records(top, target.machine))
     return replace(target, throughput=_throughput(top, target)) if "throughput" in top.tree else target
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import reprlib
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from modelc.target import strict_yaml
 
 WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 MAX_FILE = 1 << 20
+LONGEST_PATH = 200
 T = TypeVar("T")
 
 
@@ -49,6 +51,17 @@ def read_text(path: Path, what: str) -> str:
     if len(data) > MAX_FILE:
         raise TargetError(f"{path} is not {what}: it is larger than {MAX_FILE} bytes")
     return text
+
+
+def file_beside(top: Section, key: str, name: object) -> Path:
+    """The path of a file that a description names under `key`, beside it: it stays in that folder."""
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_PATH or not name.isprintable():
+        raise top.wrong(key, name, f"a path of at most {LONGEST_PATH} printable characters")
+    folder = Path(top.source).parent
+    path = folder / name
+    if os.path.isabs(name) or ".." in Path(name).parts or folder.resolve() not in path.resolve().parents:
+        raise top.wrong(key, name, "a path that stays in the folder of this file")
+    return path
 
 
 @dataclass(frozen=True)

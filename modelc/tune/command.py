@@ -156,7 +156,8 @@ def _tune(request: TuneRequest, places: Sequence[Path]) -> tuple[TuneResult, ...
             own = settings.fixing(fixed).naming(path)
         stages = Stages(progress=_naming(request.say, path.stem) if len(models) > 1 else request.say)
         asked_for = (path, digest, target, own, steering.shapes)
-        runs.append(Run(*asked_for, constants=steering.constants, inputs=feed, stages=stages, store=request.store))
+        run = Run(*asked_for, constants=steering.constants, inputs=feed, stages=stages, store=request.store)
+        runs.append(replace(run, run_threads=request.threads))
     for place in places:
         check_place(place)
     find_toolchain(target.triple)

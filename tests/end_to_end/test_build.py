@@ -22,6 +22,7 @@ from dask_processes import Processes
 from jsonschema import Draft202012Validator
 from modelc_process import modelc
 from onnx import helper
+from records_of_families import PRODUCT, family, record_of, written
 from small_model import save
 from three_ways import host_target, tensor_target
 from tiny_package import NATIVE_TRIPLE, skip_without_tools
@@ -471,14 +472,16 @@ def test_workers_are_told_to_end_and_remove_what_is_half_made(tmp_path: Path, mo
     assert (tmp_path / "tidied").exists()
 
 
-def test_a_target_in_a_file_goes_to_workers_with_its_intrinsics(tmp_path: Path, monkeypatch) -> None:
-    """They have the files that are sent, and no others: what lies beside modelc.yaml is gone meanwhile."""
+def test_a_target_in_a_file_goes_to_workers_with_its_intrinsics_and_records(tmp_path: Path, monkeypatch) -> None:
+    """They have the files that are sent, and no others: what lies beside modelc.yaml is gone meanwhile. A cell is made
+    anew where its target's records have changed."""
     there, here = tmp_path / "there", tmp_path / "here"
     there.mkdir()
     (here / "more").mkdir(parents=True)
     (here / "more/pairs.yaml").write_text(PAIRS)
     described = yaml.safe_load(load_target("x86-64-v4").to_yaml())
-    described |= {"name": "mine", "intrinsics": ["avx512-f32", "more/pairs.yaml"]}
+    described |= {"name": "mine", "intrinsics": ["avx512-f32", "more/pairs.yaml"], "records": "more/mine.jsonl"}
+    written(here / "more/mine.jsonl", family(record_of(PRODUCT)))
     (here / "mine.yaml").write_text(yaml.safe_dump(described))
     small_sum(here / "sum.onnx", 2.0)
     models = {"sum": {"path": "sum.onnx", "gates": {"verified": False}}}
@@ -503,6 +506,10 @@ def test_a_target_in_a_file_goes_to_workers_with_its_intrinsics(tmp_path: Path, 
     package = read_package(here / "out/sum.mine.f32.modelc")
     assert package.manifest.target.name == "mine"
     assert any("pairs.yaml" in file.read_text() for file in package.path.glob("choices.json"))
+    for relative, made in ((0.5, 0), (0.25, 1)):
+        orders.clear()
+        written(here / "more/mine.jsonl", family(record_of(PRODUCT, relative)))
+        assert build(here / "modelc.yaml", cache=tmp_path / "cache", database=False).passed and len(orders) == made
 
 
 @pytest.fixture

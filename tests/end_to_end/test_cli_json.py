@@ -67,7 +67,7 @@ def test_verbs_print_what_their_schemas_say(documents, monkeypatch, tmp_path) ->
     monkeypatch.setenv("MODELC_CACHE", str(tmp_path / "cache"))
     seen += documents("cache", "clear")
     measuring = {"bench", "profile", "verify", "tune", "reduce", "report", "targets-check"}
-    database = {f"database-{part}" for part in ("show", "export", "import", "prune")}
+    database = {f"database-{part}" for part in ("show", "export", "import", "best", "prune")}
     assert set(NAMES) - set(seen) == {"modelc", *measuring, *database}
 
 

@@ -31,7 +31,10 @@ from modelc import errors, runtime
 from modelc.runtime.shown import table
 
 ONE = {"x": [1, 3, 20, 24]}
-SPACES = {"targets": ("names", "load", "probe", "check"), "database": ("show", "export", "import_", "merge", "prune")}
+SPACES = {
+    "targets": ("names", "load", "probe", "check"),
+    "database": ("show", "export", "import_", "merge", "best", "prune"),
+}
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(modelc, name) for name in modelc.__all__ if inspect.isfunction(getattr(modelc, name))},
     **{f"{space}.{name}": getattr(getattr(modelc, space), name) for space, names in SPACES.items() for name in names},
