@@ -94,8 +94,8 @@ class Verification:
 class LayoutSettings:
     """`search`: whether values are stored as costs least, or row-major, as in the model; `propagate`: whether layouts
     spread through maps, or hold for complex operators alone, with conversions around each; `blocked`: whether layouts
-    that split a dimension by the vector's lanes are among those to choose from: N C/c H W c, and packed operands of
-    matrix products."""
+    that split a dimension, by a parameter, are among those to choose from where they promise more than the margin of
+    the price: N C/c H W c, and operands of matrix products in panels."""
 
     search: bool
     propagate: bool

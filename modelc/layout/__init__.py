@@ -2,6 +2,7 @@
 
 rules.py        by rule: channels last where windows slide
 classes.py      which values share a layout, and the Layouts that they may have
+parameters.py   which parameters of layouts a class is offered
 elimination.py  least sums of tables over few-valued variables
 costs.py        tables of Tasks' seconds, optimistic until they matter
 restored.py     the Tasks of one draft where values are stored otherwise

@@ -27,6 +27,9 @@ class Cost(Protocol):
     def optimistic(self, task: Task) -> float:
         """A number that seconds() is not below, as a rule, in less time."""
 
+    def floor(self, task: Task) -> float:
+        """Seconds that no schedule of `task` is faster than, unless it multiplies less; 0 where that is not known."""
+
     def prepare(self, tasks: Sequence[Task], earnest: bool) -> None:
         """Works out together what optimistic() of these Tasks is, or in `earnest` what seconds() is: both take no time
         then."""

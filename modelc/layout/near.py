@@ -73,6 +73,9 @@ class Measured:
         measured = self.times.get(task.hash)
         return self.like(task) * self.estimates.seconds(task) if measured is None else measured
 
+    def floor(self, task: Task) -> float:
+        return self.estimates.floor(task)
+
     def prepare(self, tasks: Sequence[Task], earnest: bool) -> None:
         self.estimates.prepare([task for task in tasks if task.hash not in self.times], earnest)
 

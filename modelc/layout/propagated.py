@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 from modelc.ir.block import Task
 from modelc.ir.graph import Graph
@@ -11,8 +12,9 @@ from modelc.ir.layout import Layout, channels_last
 from modelc.layout.classes import layout_classes
 from modelc.layout.convert import Conversion, LayoutChoice
 from modelc.layout.costs import NEVER, At, Cost, Entry, Tables
+from modelc.layout.parameters import Run, offered
 from modelc.layout.restored import Restored, complex_reads, stored_by
-from modelc.layout.rules import layouts_by_rule
+from modelc.layout.rules import layouts_by_rule, slides
 from modelc.partition.draft import Drafting
 from modelc.partition.pieces import Piece, moved
 from modelc.partition.precision import Narrowing
@@ -20,12 +22,30 @@ from modelc.partition.tasks import Draft
 from modelc.partition.views import Region
 
 
+@dataclass(frozen=True)
+class _Around:
+    """The values around Task `number`, and those and the locals that Blocks inside it write; the class that says how
+    each is stored (None: there is no choice); of those around it the data of contractions and windows. `again`: whether
+    elements are read again as windows slide, or as two computed operands are multiplied."""
+
+    number: int
+    around: tuple[str, ...]
+    inside: tuple[str, ...]
+    owners: Mapping[str, int | None]
+    data: tuple[str, ...]
+    again: bool
+
+    @property
+    def classes(self) -> list[int]:
+        return sorted({c for c in self.owners.values() if c is not None})
+
+
 class Propagated:
     """Variables are numbered: the classes first, then the values that may be converted (0: not, else wanted[z - 1]).
-    There is a draft for every kind of layout, in which all classes have it that may, and the others the rule's; the
-    first is the rule's of all. `lanes`: of the inner part of layouts that split a dimension; 0: there are none. A Task
-    around which something is not as by rule costs a part more, `doubt`; it is in bfloat16 but for `wide`, if that is
-    given."""
+    There is a draft for every kind of layout that reorders, in which all classes have it that may, and the others the
+    rule's; the first is the rule's of all. `lanes`: of a vector, by which layouts split a dimension; 0: none does. A
+    Task around which something is not as by rule costs a part more, `doubt`, and layouts that split a dimension are
+    offered where they promise as much, or to `every` class; contractions are as `narrowing` says."""
 
     def __init__(
         self,
@@ -35,6 +55,7 @@ class Propagated:
         cost: Cost,
         lanes: int,
         doubt: float,
+        every: bool,
         narrowing: Narrowing | None,
     ) -> None:
         self.cost, self.doubt = cost, doubt
@@ -44,7 +65,7 @@ class Propagated:
         self.of = {name: c for c, layout_class in enumerate(self.classes) for name in layout_class.members}
         self.others = {n: x for n, x in rule.items() if n not in self.of}
         self.kinds = tuple(
-            dict.fromkeys(["", *(kind for layout_class in self.classes for kind in layout_class.layouts)])
+            dict.fromkeys(["", *(kind for one in self.classes for kind in one.kinds if kind not in one.splits)])
         )
         seen = {tuple(layout_class.rule for layout_class in self.classes)}
         for number in range(1, len(self.kinds)):
@@ -53,8 +74,11 @@ class Propagated:
                 self.drafts[number] = draft(graph, pieces, self.layouts(kinds))
             seen.add(kinds)
         self.tasks = Restored(self.drafts[0], graph, narrowing)
-        self.sizes = [len(layout_class.layouts) for layout_class in self.classes]
         self.made_for = self.drafts[0].work.part_of
+        self.runs = [*self.computing()]
+        runs = [Run(run.classes, partial(self.task, run), run.again) for run in self.runs if run.classes]
+        self.classes = offered(self.classes, runs, cost, None if every else doubt)
+        self.sizes = [len(layout_class.layouts) for layout_class in self.classes]
         self.converted: dict[str, int] = {}  # value -> its variable
         self.wanted: dict[str, tuple[Layout, ...]] = {}
 
@@ -124,13 +148,23 @@ class Propagated:
 
     def draft_of(self, values: Mapping[int, int]) -> int | None:
         """The first draft in which classes have these of their layouts; None if there is none."""
-        wanted = {c: self.classes[c].kinds[v] for c, v in values.items()}
+        wanted = {c: self.reordered(c, self.classes[c].kinds[v]) for c, v in values.items()}
         return next((d for d in self.drafts if all(self.kind(c, d) == kind for c, kind in wanted.items())), None)
 
-    def place(self, name: str, c: int | None, value: int) -> Region:
-        """Where a value is if its owner `c` has this of its layouts."""
-        draft = None if c is None else self.draft_of({c: value})
-        region = self.drafts[draft].work.places.get(name) if draft is not None else None
+    def reordered(self, c: int, kind: str) -> str:
+        """The kind of a class where all that it does is to reorder; for others the rule's: nothing of the class is
+        moved then, so places of other values are the same."""
+        return self.classes[c].rule if kind in self.classes[c].splits else kind
+
+    def place(self, name: str, c: int | None, kind: str) -> Region:
+        """Where a value is if its owner `c` has this kind of layout."""
+        if c is None:
+            return self.drafts[0].work.places[name]
+        if kind in self.classes[c].splits and name in self.of:
+            return stored_by(name, self.drafts[0].work.shapes[name], self.classes[c].layouts[kind])
+        wanted = self.reordered(c, kind)
+        draft = next((d for d in self.drafts if self.kind(c, d) == wanted), 0)
+        region = self.drafts[draft].work.places.get(name)
         return region if region is not None else self.drafts[0].work.places[name]
 
     def variable(self, name: str) -> int:
@@ -142,53 +176,56 @@ class Propagated:
             self.sizes.append(1 + len(self.wanted[name]))
         return self.converted[name]
 
-    def stays(self, name: str, c: int | None, value: int, z: int) -> bool:
-        """Whether converting a value by choice `z`, whose owner `c` has this of its layouts, would change nothing."""
+    def stays(self, name: str, c: int | None, kind: str, z: int) -> bool:
+        """Whether converting a value by choice `z`, whose owner `c` has this kind of layout, would change nothing."""
         to = stored_by(name, self.drafts[0].work.shapes[name], self.wanted[name][z - 1])
-        at = self.place(name, c, value)
+        at = self.place(name, c, kind)
         return at.layout is None and at.strides == to.strides
 
-    def add_runs(self, tables: Tables) -> None:
-        """What every Task costs."""
+    def computing(self) -> Iterator[_Around]:
+        """The Tasks that do more than to move."""
         draft = self.drafts[0]
         shapes, constants = draft.work.shapes, draft.work.constants
         for k, group in enumerate(draft.groups):
             if any(p.opaque for p in group) or all(_only_moves(p) for p in group):
                 continue
-            around = [n for n in self.tasks.bound[k].values.values() if n not in constants]
-            inside = [n for p in group for n in (*p.locals, *p.writes) if n in self.of]
+            around = tuple(n for n in self.tasks.bound[k].values.values() if n not in constants)
+            inside = tuple(n for p in group for n in (*p.locals, *p.writes) if n in self.of)
             owners = {n: self.owner(n) for n in (*around, *inside)}
-            data = {x for p in group for x in complex_reads(p, shapes, constants)}
-            read = {n: self.variable(n) for n in around if n in data}
-            self.add_run(tables, k, around, inside, owners, read)
+            read = {x for p in group for x in complex_reads(p, shapes, constants)}
+            again = any(p.reduces for p in group) and (not read or any(map(slides, group)))
+            yield _Around(k, around, inside, owners, tuple(n for n in around if n in read), again)
 
-    def add_run(
-        self,
-        tables: Tables,
-        k: int,
-        around: Sequence[str],
-        inside: Sequence[str],
-        owners: Mapping[str, int | None],
-        read: Mapping[str, int],
-    ) -> None:
-        """The table of Task `k` over what `owners` says of the values `around` and `inside` it, and conversions of
-        what it `read`s."""
-        shapes = self.drafts[0].work.shapes
-        scope = sorted({*(c for c in owners.values() if c is not None), *read.values()})
+    def task(self, run: _Around, kinds: Mapping[int, str], converted: Mapping[str, Layout] | None = None) -> Task:
+        """The Task where classes have layouts of these `kinds`, the rule's where none is said, and what is `converted`
+        is read in these layouts."""
+        shapes, stored = self.drafts[0].work.shapes, dict[str, tuple[int, str]]()
+        for name, c in run.owners.items():
+            if c is not None:
+                stored[name] = c, kinds.get(c, self.classes[c].rule)
+        layouts = {n: self.classes[c].layouts[kind] for n in run.inside if n in stored for c, kind in (stored[n],)}
+        places = {n: self.place(n, *stored[n]) for n in run.around if n in stored}
+        places |= {n: stored_by(n, shapes[n], layout) for n, layout in (converted or {}).items()}
+        return self.tasks.task(run.number, places, layouts, converted or ())
+
+    def add_runs(self, tables: Tables) -> None:
+        """What every Task costs."""
+        for run in self.runs:
+            self.add_run(tables, run, {n: self.variable(n) for n in run.data})
+
+    def add_run(self, tables: Tables, run: _Around, read: Mapping[str, int]) -> None:
+        """The table of a Task over the classes around and inside it, and conversions of what it `read`s."""
+        scope = sorted({*run.classes, *read.values()})
 
         def entry(at: At) -> Entry | float:
             value = dict(zip(scope, at, strict=True))
+            kinds = {c: self.classes[c].kinds[value[c]] for c in run.classes}
             for n, z in read.items():
-                if value[z] and self.stays(n, c := owners[n], 0 if c is None else value[c], value[z]):
+                c = run.owners[n]
+                if value[z] and self.stays(n, c, "" if c is None else kinds[c], value[z]):
                     return NEVER
-            kinds = {c: self.classes[c].kinds[value[c]] for c in owners.values() if c is not None}
-            layouts = {n: self.classes[c].layouts[kinds[c]] for n in inside if (c := owners[n]) is not None}
-            places = {n: self.place(n, c, value[c]) for n in around if (c := owners[n]) is not None}
-            converted = [n for n, z in read.items() if value[z]]
-            for n in converted:
-                places[n] = stored_by(n, shapes[n], self.wanted[n][value[read[n]] - 1])
-            task = self.tasks.task(k, places, layouts, converted)
-            return Entry((task,), 1 + self.doubt if any(at) else 1.0)
+            converted = {n: self.wanted[n][value[z] - 1] for n, z in read.items() if value[z]}
+            return Entry((self.task(run, kinds, converted),), 1 + self.doubt if any(at) else 1.0)
 
         tables.add(scope, [self.sizes[v] for v in scope], entry)
 
@@ -202,10 +239,11 @@ class Propagated:
             def entry(at: At, name: str = name, c: int | None = c) -> Entry | float:
                 if not at[-1]:
                     return 0.0
-                if self.stays(name, c, at[0], at[-1]):
+                kind = "" if c is None else self.classes[c].kinds[at[0]]
+                if self.stays(name, c, kind, at[-1]):
                     return NEVER
                 there = stored_by(name, shapes[name], self.wanted[name][at[-1] - 1])
-                return Entry((self.tasks.conversion(name, self.place(name, c, at[0]), there),))
+                return Entry((self.tasks.conversion(name, self.place(name, c, kind), there),))
 
             tables.add(scope, [self.sizes[v] for v in scope], entry)
 

@@ -6,7 +6,7 @@ from collections import ChainMap
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from modelc.ir.block import Block, Task
+from modelc.ir.block import Block, Task, compact_strides
 from modelc.ir.graph import Graph
 from modelc.ir.layout import Layout, Layouts
 from modelc.ir.program import BoundTask
@@ -99,4 +99,6 @@ class Restored:
 
 def stored_by(name: str, shape: tuple[int, ...], layout: Layout) -> Region:
     """A compact root."""
+    if layout.primitives and layout.permutation is None:
+        return Region(name, 0, compact_strides(shape), layout)
     return Region(name, 0, strides_of(shape, layout))

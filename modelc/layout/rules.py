@@ -87,6 +87,12 @@ def seeds(block: Block) -> list[str]:
     return list(dict.fromkeys(result))
 
 
+def slides(piece: Piece) -> bool:
+    """Whether some Block of the Piece slides windows over what it reads."""
+    blocks = [b for b in piece.blocks if isinstance(b, Block) and b.reduction]
+    return any(_over_space(b, r, w) and _windows(b, r) for b in blocks for r in b.reads for w in b.writes)
+
+
 def _over_space(block: Block, read: Load, write: Load) -> bool:
     """Read and written with the same batch and with spatial dimensions that move together."""
     rank = len(write.indices)

@@ -21,6 +21,7 @@ from modelc.ir.verify_nest import verify_nest
 from modelc.policy import Policy
 from modelc.space.check import check_knobs, check_sizes, derived_by
 from modelc.space.construct import Constructed, constructed
+from modelc.space.cost.roofline import roofline_seconds
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import SHIPPED, rules
 from modelc.space.rules.rule import Rule
@@ -207,6 +208,10 @@ class Schedules:
     def seconds(self, task: Task) -> float:
         """What the Candidate takes that chosen() tries first, on all cores."""
         return self.ranked(task)[0].seconds
+
+    def floor(self, task: Task) -> float:
+        """The roofline of `task` as it is, on all cores."""
+        return roofline_seconds([task], self.target, self.target.cores)
 
     def is_chain(self, task: Task) -> bool:
         """Whether the Sketches of `task` are of a chain."""

@@ -80,6 +80,7 @@ class CostParameters:
     miss_share: float = 0.5  # by which a level is slower where no prefetcher helps
     streams: float = 8.0  # rows of lines that the CPU's own prefetchers follow at once
     row_cycles: float = 0.3  # of a line of rows that lie apart, as it comes into the first cache: most is hidden
+    alias_cycles: float = 10.0  # of a line at the place in its page where the register tile before stored one
     page_cycles: float = 0.4  # of a row in a page whose address is not known at once
     page_bytes: float = 4096.0
     pages: float = 64.0  # whose addresses are known at once

@@ -24,9 +24,11 @@ from modelc.ir.layout import Layout, channels_last, reordered
 from modelc.ir.program import Program
 from modelc.layout import elimination
 from modelc.layout.choice import LayoutPolicy
+from modelc.layout.classes import WINDOWS, LayoutClass, parameters
 from modelc.layout.convert import Conversion, LayoutChoice
 from modelc.layout.costs import Entry, Tables
 from modelc.layout.elimination import Factor, cost_of, least
+from modelc.layout.parameters import Run, offered
 from modelc.layout.program import choose_layouts, partition
 from modelc.layout.rules import linked
 from modelc.ops import MEANINGS
@@ -79,6 +81,9 @@ class Counted:
         self.asked.append(task.hash)
         return self.costs[task.hash]
 
+    def floor(self, task: Task) -> float:
+        return 0.0
+
     def prepare(self, tasks: Sequence[Task], earnest: bool) -> None:
         pass
 
@@ -111,6 +116,43 @@ def test_what_is_dear_at_first_sight_is_never_asked_for() -> None:
     tables.add((0,), (3,), lambda at: Entry(((other, dear, cheap)[at[0]],)))
     assert tables.least([3], [0]).values == (2,)
     assert set(cost.asked) == {other.hash, cheap.hash}
+
+
+# --- parameters of layouts -------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 4096), st.sampled_from((2, 4, 8, 16)))
+def test_parameters_are_doublings_of_a_vector_that_divide(extent, lanes) -> None:
+    sizes = parameters(extent, lanes)
+    assert all(extent % size == 0 and size % lanes == 0 and size < extent for size in sizes)
+    assert sizes == [lanes << k for k in range(len(sizes))]
+    assert extent % (lanes << len(sizes)) or extent == lanes << len(sizes)
+
+
+def priced(seconds: dict[str, float], floor: float = 0.0):
+    """A class of three parameters around one Task, and a cost that knows its `seconds` by the kind of layout."""
+    kinds = ("blocked 2", "blocked 4", "blocked 8")
+    layouts = {"last": LAST, "rows": Layout(), **{k: WINDOWS[0].layout(4, int(k.split()[1])) for k in kinds}}
+    every = dict(zip(layouts, tasks(len(layouts)), strict=True))
+    by_hash = {every[kind].hash: cost for kind, cost in seconds.items()}
+    cost = replace(Known(lambda task: by_hash[task.hash]), least=floor)
+    run = Run((0,), lambda kinds: every[kinds.get(0, "last")], True)
+    return [LayoutClass(("x",), layouts, {"blocked": kinds})], [run], cost
+
+
+def test_parameters_are_offered_where_one_vector_is_cheaper_by_a_margin() -> None:
+    seconds = {"last": 10.0, "blocked 2": 8.0, "blocked 4": 7.0, "blocked 8": 7.5}
+    (one,) = offered(*priced(seconds), 0.15)
+    assert one.kinds == ("last", "rows", "blocked 4", "blocked 8")
+    (one,) = offered(*priced({**seconds, "blocked 2": 9.0}), 0.15)
+    assert one.kinds == ("last", "rows")
+    (one,) = offered(*priced({**seconds, "blocked 2": 9.0}), None)
+    assert one.kinds == ("last", "rows", "blocked 4", "blocked 8")
+
+
+def test_a_task_at_its_roofline_is_not_asked_for() -> None:
+    (one,) = offered(*priced({"last": 10.0}, floor=9.0), 0.15)  # what others cost nobody knows
+    assert one.kinds == ("last", "rows")
 
 
 # --- small graphs under each switch -------------------------------------------------------------------------------
@@ -224,6 +266,7 @@ def test_random_graphs_compute_the_same_in_any_layouts(seed) -> None:
     graph = made.graph(8 + seed % 20)
     for policy in (
         LayoutPolicy(arbitrary(seed), lanes=2),
+        LayoutPolicy(arbitrary(seed), lanes=2, every=True),
         LayoutPolicy(arbitrary(seed), propagate=False),
         LayoutPolicy(search=False),
     ):
@@ -283,27 +326,29 @@ def test_the_choice_is_the_least_over_all_layouts_of_a_chain(seed, length) -> No
 # --- blocked layouts are scheduled --------------------------------------------------------------------------------
 
 
-def blocked(task: Task, names: tuple[str, ...]) -> Task:
-    """`task` with some of its boundary, and locals like its result, stored N C/16 H W 16."""
+def blocked(task: Task, names: tuple[str, ...], size: int) -> Task:
+    """`task` with some of its boundary, and locals like its result, stored N C/size H W size."""
+    layout = WINDOWS[0].layout(4, size)
     (y,) = (task.buffer(n) for n in task.outputs)
     own = {b.name for b in task.locals if b.shape == y.shape and y.name in names}
-    changed = {b.name: replace(b, layout=BLOCKED) for b in task.buffers if b.name in (*names, *own)}
+    changed = {b.name: replace(b, layout=layout) for b in task.buffers if b.name in (*names, *own)}
     return replace(task, buffers=tuple(changed.get(b.name, b) for b in task.buffers))
 
 
+@pytest.mark.parametrize("size", [16, 32])
 @pytest.mark.parametrize("names", [("x0", "y0"), ("x0",), ("y0",)])
 @pytest.mark.parametrize(
     ("op", "attrs", "shapes"),
     [
-        ("Conv", {"pads": [1] * 4}, [(1, 32, 5, 7), (48, 32, 3, 3), (48,)]),
-        ("Conv", {"pads": [1] * 4, "group": 32, "strides": [2, 2]}, [(1, 32, 5, 7), (32, 1, 3, 3), (32,)]),
-        ("MaxPool", {"kernel_shape": [3, 3], "pads": [1] * 4}, [(1, 32, 5, 7)]),
-        ("Relu", {}, [(1, 32, 5, 7)]),
+        ("Conv", {"pads": [1] * 4}, [(1, 64, 5, 7), (96, 64, 3, 3), (96,)]),
+        ("Conv", {"pads": [1] * 4, "group": 64, "strides": [2, 2]}, [(1, 64, 5, 7), (64, 1, 3, 3), (64,)]),
+        ("MaxPool", {"kernel_shape": [3, 3], "pads": [1] * 4}, [(1, 64, 5, 7)]),
+        ("Relu", {}, [(1, 64, 5, 7)]),
     ],
 )
-@pytest.mark.sweep(2)
-def test_blocked_tasks_three_ways(op, attrs, shapes, names) -> None:
-    task = blocked(task_of(op, attrs, shapes, tuple(range(1, len(shapes)))), names)
+@pytest.mark.sweep(4)
+def test_blocked_tasks_three_ways(op, attrs, shapes, names, size) -> None:
+    task = blocked(task_of(op, attrs, shapes, tuple(range(1, len(shapes)))), names, size)
     candidate = chosen(task, host_target()).candidate
     assert [s.rule for s in candidate.stages].count("expose") >= len(names)
     check(task, candidate, host_target())

@@ -15,16 +15,20 @@ from populations import best_of, every_candidate, knobs_at, population_of, rando
 from schedules import loops
 from three_ways import random_inputs, run_task, run_tree, task_of
 
+from modelc.ir.block import Task
 from modelc.ir.text import parse_task
 from modelc.ir.verify_nest import verify_nest
+from modelc.layout.classes import WINDOWS
 from modelc.space.cost.analytic import estimate
 from modelc.space.cost.conflicts import conflicting_lines
 from modelc.space.cost.model import model_of
 from modelc.space.cost.register_tile import kernel_cycles, registers
 from modelc.space.nest.build import build_nest
 from modelc.space.rules.derivation import derive
+from modelc.space.sketches.clean import exposed
 from modelc.space.sketches.tiled_candidate import tiled_candidate
 from modelc.space.sketches.tiled_rules import default_knobs
+from modelc.space.sketches.vectorized import tiled_space
 from modelc.space.tiling.tiled import TiledKnobs
 
 
@@ -113,6 +117,31 @@ def test_rows_a_power_of_two_apart_conflict() -> None:
         tiled = tiled_of(conv((1, channels, 14, 14), (32, channels, 1, 1)), TARGET)
         assert tiled is not None and tiled.inside == ["hw"]
         assert conflicting_lines([4 * channels], rows, TARGET.caches[0]).tolist() == wanted
+
+
+def test_windows_do_not_slide_down_rows_that_alias_what_they_store() -> None:
+    """Of 512 channels every other pixel lies at the same place of its page: panels of vectors are inside then, or
+    channels are split. Of 480 channels they are not."""
+
+    def last(channels: int) -> Task:
+        attrs = {"pads": [1] * 4, "group": channels}
+        return task_of("Conv", attrs, [(1, channels, 14, 14), (channels, 1, 3, 3)], (1,), channels_last=True)
+
+    split = WINDOWS[0].layout(4, TARGET.lanes("float32"))
+    task = last(512)
+    blocked = replace(
+        task, buffers=tuple(replace(b, layout=split) if b.shape[1:2] == (512,) else b for b in task.buffers)
+    )
+    ratios = []
+    for one in (task, last(480), blocked):
+        _, tiled = tiled_space(exposed(one, stages := []), TARGET, stages)
+        m = model_of(tiled)
+        knobs = default_knobs(tiled)
+        chunk = tiled.ranges[tiled.inside[0]]
+        orders = [replace(knobs, by_rows=by_rows, chunk=chunk) for by_rows in (False, True)]
+        panels, rows = estimate(m, population_of(m, orders), 1).seconds
+        ratios.append(panels / rows)
+    assert ratios[0] > 1.3 and max(ratios[1:]) < 1.2
 
 
 def test_a_cache_that_holds_the_operands_is_filled_once() -> None:

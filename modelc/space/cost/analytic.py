@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from modelc.ir.loop import Loop
 from modelc.space.analysis.footprint import Floats, Footprint, Ints, footprint, traffic
-from modelc.space.cost.conflicts import conflicting_bytes, paging_cycles, waiting_cycles
+from modelc.space.cost.conflicts import aliased_cycles, conflicting_bytes, paging_cycles, waiting_cycles
 from modelc.space.cost.model import Model, Operand, Population
 from modelc.space.cost.moving import parted_seconds, stay_in
 from modelc.space.cost.register_tile import kernel_cycles, registers
@@ -102,8 +102,11 @@ def estimate(
             demanded = demanded + begun * again / (1e9 * bandwidths[level])
     tiles = np.prod(trips[inner:], axis=0)
     near_by = [waiting_cycles(cost, _inside(footprints[s], inner), moved[0][s] / line) for s in unpacked]
-    read = [k for k, o in enumerate(operands) if o.computed and not o.written]
-    near_by += [paging_cycles(cost, _inside(footprints[s], inner), tiles) for s in read]
+    read = [f for f, o in zip(footprints, operands, strict=True) if o.computed and not o.written]
+    near_by += [paging_cycles(cost, _inside(f, inner), tiles) for f in read]
+    if tiled.whole_window:
+        following = tiles * (1 - 1 / passes)
+        near_by += [aliased_cycles(cost, _inside(f, inner), f.step[depth, each], following) for f in read]
     cycles = kernel_cycles(tiled, population.rows, population.vectors)
     copied = {copy.operand for copy in model.copies if copy.read is not None}
     far = {k: _far_runs(operands[k], footprints[k], boxes, cost) for k in copied}

@@ -69,5 +69,13 @@ def paging_cycles(cost: CostParameters, touched: Footprint, times: Floats) -> Fl
     return np.asarray(cost.page_cycles * (pages > cost.pages) * times * touched.runs)
 
 
+def aliased_cycles(cost: CostParameters, touched: Footprint, step: Ints, times: Floats) -> Floats:
+    """Cycles that windows wait for what they read where the register tile before just stored [P]: a load whose address
+    is that of an earlier store but for its page seems to depend on it, and comes again. So many `times` one register
+    tile follows another in a panel, whose rows lie `step` bytes apart (0: there is one), and reads `touched`."""
+    same = np.where(step > 0, np.gcd(step, int(cost.page_bytes)), 0) / cost.page_bytes
+    return np.asarray(cost.alias_cycles * same * times * touched.lines)
+
+
 def sets(cache: Cache) -> int:
     return max(1, cache.bytes // cache.line // cache.ways)

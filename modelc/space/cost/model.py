@@ -177,7 +177,6 @@ class Model:
         held = [x for cache, x in zip(beyond, latencies[1:], strict=False) if size <= cache.bytes]
         return (held or latencies[-1:])[0] / latencies[1]
 
-
     def spilled_cycles(self, size: int, cores: int) -> float:
         """Cycles of one core in which the lines of a copy of `size` bytes come to be written, and go again, where the
         second-level cache does not hold them."""

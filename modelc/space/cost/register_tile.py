@@ -129,7 +129,8 @@ def _conflicts(tiled: Tiled, rows: Ints) -> Floats:
         tiles = np.column_stack([rows, np.broadcast_to(taps, (len(rows), len(taps)))])
         for apart, written in _window_strides(tiled):
             total += conflicting_lines(apart, tiles, tiled.target.caches[0], written)
-        return total
+        row = prod(tiled.ranges[n] for n in tiled.reduction[-1:])
+        return total / row  # what the taps of a row share is loaded once for them
     for read in tiled.reads:
         strides = [read.strides[n] for n in tiled.inside]
         if read.load.buffer in tiled.task.constants or None in strides or not any(strides):

@@ -72,7 +72,7 @@ def _tensorized(tiled: Tiled, intrinsic: Intrinsic) -> Tiled | None:
         return None
     cut = intrinsic.cut(even_tiles(whole)) if intrinsic.tiles is not None else intrinsic
     match = _fitting(tiled, buffers, cut, packed)
-    if match is None or match.efficiency < LEAST_EFFICIENCY or not _divided(match):
+    if match is None or match.efficiency < LEAST_EFFICIENCY or not _divided(match) or not _steps_plainly(match, packed):
         return None
     stages = tiled.stages
     if len(cut.accumulator.shape) > 1:
@@ -122,6 +122,13 @@ def _copied(tiled: Tiled, intrinsic: Intrinsic) -> tuple[Tiled, frozenset[str]]:
         return tiled, frozenset()
     anchor = plain_block(task, name)
     return Tiled(task, tiled.target, stages, anchor, tiled.vector, tiled.unit), frozenset(packed)
+
+
+def _steps_plainly(match: Match, packed: Collection[str]) -> bool:
+    """Whether a dimension of each of the copies `packed` is the reduction's alone: the other operand may be stored in
+    parts along it, by which two iterators index the copy together."""
+    depths = {Var(group.inner) for group in match.groups if group.reduce}
+    return all(depths <= {*read.indices} for read in match.block.reads if read.buffer in packed)
 
 
 def _ends(tiled: Tiled, intrinsic: Intrinsic) -> dict[str, int]:

@@ -128,7 +128,7 @@ def vector_prefetches(tiled: Tiled, macro: list[Loop], tiles: Mapping[str, tuple
 
 def vector_chunk(tiled: Tiled, name: str, count: int, vectors: int) -> tuple[int, bool]:
     """(Rows per chunk, whether chunks are outside.) Where all rows stay in half of the second-level cache, one panel at
-    a time goes over them; else the panels are streamed past chunks of rows that do."""
+    a time goes over them; else the panels are streamed past chunks of rows that do, and so they are past windows."""
     extent, least = tiled.ranges[name], count
     budget = tiled.target.second.bytes // 2
     rows_bytes, panel_bytes = tiled.bytes_read(name, True), tiled.bytes_read(name, False)
@@ -138,7 +138,7 @@ def vector_chunk(tiled: Tiled, name: str, count: int, vectors: int) -> tuple[int
     fitting = budget // per_row
     chunk = whole if fitting >= extent else max(least, fitting // 2 // least * least)
     panels, wanted = -(-tiled.ranges[tiled.vector] // (vectors * tiled.lanes)), tiled.target.cores * CHUNKS_PER_CORE
-    by_rows = chunk < whole or panels < 2 * tiled.target.cores
+    by_rows = chunk < whole or panels < 2 * tiled.target.cores or tiled.whole_window
     if by_rows and panel_bytes // shared <= budget:
         chunk = max(least, min(chunk, -(-extent // wanted) // least * least))
     return chunk, by_rows

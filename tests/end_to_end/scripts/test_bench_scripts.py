@@ -33,6 +33,22 @@ def script(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=900)
 
 
+def test_layouts_are_compared_on_windows_and_products() -> None:
+    done = script("layout_table", "DEP-4-b1", "32x16x32", "--rounds", 1, "--markdown")
+    assert done.returncode == 0, done.stderr
+    windows, products = (
+        [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith(f"| {case} ")]
+        for case in ("DEP-4-b1", "32x16x32")
+    )
+    header, *_ = done.stdout.splitlines()
+    kinds = header.strip("| ").split(" | ")[1:-3]
+    assert kinds[:2] == ["last", "rows"] and any(kind.startswith("blocked ") for kind in kinds)
+    *cells, wins, ratio, by_price = windows[0][1:]
+    assert all(float(cell.partition(" ")[0]) > 0 for cell in cells) and len(cells) == len(kinds)
+    assert wins in kinds and by_price in kinds and float(ratio) >= 1
+    assert products and "swapped" in done.stdout
+
+
 # --- the cases ----------------------------------------------------------------------------------------------------
 
 
