@@ -24,9 +24,9 @@ Family = tuple[int, str]  # one of a class: its number, the family's name
 
 
 @dataclass(frozen=True)
-class Run:
-    """A Task: the classes around and inside it, what it is where they have these kinds of layouts, and whether it reads
-    what these store `again`, other than as a row of channels."""
+class Restorable:
+    """A Task that can be had with values stored otherwise: the classes around and inside it, what it is where they have
+    these kinds of layouts, and whether it reads what these store `again`, other than as a row of channels."""
 
     classes: Collection[int]
     task: Callable[[Kinds], Task]
@@ -34,11 +34,11 @@ class Run:
 
 
 def offered(
-    classes: Sequence[LayoutClass], runs: Sequence[Run], cost: Cost, margin: float | None
+    classes: Sequence[LayoutClass], runs: Sequence[Restorable], cost: Cost, margin: float | None
 ) -> tuple[LayoutClass, ...]:
     """`classes` with the parameters that are worth a value: where some Task of `runs` is cheaper by a part `margin`
     than by rule with one vector; everywhere, where there is no margin."""
-    every = {(c, name) for c, one in enumerate(classes) for name, kinds in one.families.items() if kinds}
+    every = {(c, name) for c, stored in enumerate(classes) for name, kinds in stored.families.items() if kinds}
     if margin is not None and every:
         every = _promising(classes, every, runs, cost, 1 + margin)
     totals = dict[Family, dict[str, float]]()
@@ -50,11 +50,11 @@ def offered(
     splits: list[set[str]] = [set() for _ in classes]
     for (c, _), totals_by_kind in totals.items():
         splits[c] |= {*sorted(totals_by_kind, key=totals_by_kind.__getitem__)[:KEPT]}
-    return tuple(one.offered(own) for one, own in zip(classes, splits, strict=True))
+    return tuple(stored.offered(own) for stored, own in zip(classes, splits, strict=True))
 
 
 def _promising(
-    classes: Sequence[LayoutClass], families: Collection[Family], runs: Sequence[Run], cost: Cost, ratio: float
+    classes: Sequence[LayoutClass], families: Collection[Family], runs: Sequence[Restorable], cost: Cost, ratio: float
 ) -> set[Family]:
     """Those of `families` by which some Task is cheaper, so many times, than by rule."""
     asked = [(run, run.task({})) for run in runs if run.again]
@@ -80,7 +80,7 @@ def _alike(
     return by_kind
 
 
-def _priced(runs: Sequence[Run], cost: Cost, kind: str, which: Collection[int]) -> dict[int, float]:
+def _priced(runs: Sequence[Restorable], cost: Cost, kind: str, which: Collection[int]) -> dict[int, float]:
     """Optimistic seconds of the Tasks around the classes `which`, by their number, where all of these have `kind`."""
     tasks = {
         number: run.task(dict.fromkeys((c for c in run.classes if c in which), kind))

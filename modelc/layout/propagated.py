@@ -12,7 +12,7 @@ from modelc.ir.layout import Layout, channels_last
 from modelc.layout.classes import layout_classes
 from modelc.layout.convert import Conversion, LayoutChoice
 from modelc.layout.costs import NEVER, At, Cost, Entry, Tables
-from modelc.layout.parameters import Run, offered
+from modelc.layout.parameters import Restorable, offered
 from modelc.layout.restored import Restored, complex_reads, stored_by
 from modelc.layout.rules import layouts_by_rule, slides
 from modelc.partition.draft import Drafting
@@ -64,9 +64,8 @@ class Propagated:
         self.classes = layout_classes(graph, pieces, self.drafts[0].groups, lanes)
         self.of = {name: c for c, layout_class in enumerate(self.classes) for name in layout_class.members}
         self.others = {n: x for n, x in rule.items() if n not in self.of}
-        self.kinds = tuple(
-            dict.fromkeys(["", *(kind for one in self.classes for kind in one.kinds if kind not in one.splits)])
-        )
+        whole = (kind for stored in self.classes for kind in stored.kinds if kind not in stored.splits)
+        self.kinds = tuple(dict.fromkeys(["", *whole]))
         seen = {tuple(layout_class.rule for layout_class in self.classes)}
         for number in range(1, len(self.kinds)):
             kinds = tuple(self.kind(c, number) for c in range(len(self.classes)))
@@ -76,7 +75,7 @@ class Propagated:
         self.tasks = Restored(self.drafts[0], graph, narrowing)
         self.made_for = self.drafts[0].work.part_of
         self.runs = [*self.computing()]
-        runs = [Run(run.classes, partial(self.task, run), run.again) for run in self.runs if run.classes]
+        runs = [Restorable(run.classes, partial(self.task, run), run.again) for run in self.runs if run.classes]
         self.classes = offered(self.classes, runs, cost, None if every else doubt)
         self.sizes = [len(layout_class.layouts) for layout_class in self.classes]
         self.converted: dict[str, int] = {}  # value -> its variable

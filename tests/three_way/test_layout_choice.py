@@ -28,7 +28,7 @@ from modelc.layout.classes import WINDOWS, LayoutClass, parameters
 from modelc.layout.convert import Conversion, LayoutChoice
 from modelc.layout.costs import Entry, Tables
 from modelc.layout.elimination import Factor, cost_of, least
-from modelc.layout.parameters import Run, offered
+from modelc.layout.parameters import Restorable, offered
 from modelc.layout.program import choose_layouts, partition
 from modelc.layout.rules import linked
 from modelc.ops import MEANINGS
@@ -136,7 +136,7 @@ def priced(seconds: dict[str, float], floor: float = 0.0):
     every = dict(zip(layouts, tasks(len(layouts)), strict=True))
     by_hash = {every[kind].hash: cost for kind, cost in seconds.items()}
     cost = replace(Known(lambda task: by_hash[task.hash]), least=floor)
-    run = Run((0,), lambda kinds: every[kinds.get(0, "last")], True)
+    run = Restorable((0,), lambda kinds: every[kinds.get(0, "last")], True)
     return [LayoutClass(("x",), layouts, {"blocked": kinds})], [run], cost
 
 
