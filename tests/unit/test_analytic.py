@@ -156,12 +156,14 @@ def test_a_cache_that_holds_the_operands_is_filled_once() -> None:
 
 
 def test_parallel_work_is_balanced() -> None:
-    """Two iterations for four cores would leave two idle: those of the loop inside are shared with them."""
-    tiled = tiled_of(conv((2, 32, 32, 32), (64, 32, 3, 3)), replace(TARGET, cores=4))
-    assert tiled is not None
-    m = model_of(tiled)
-    knobs = [TiledKnobs((("h", 1), ("w", 14)), 2, 1, True, loop) for loop in loops("n0 h0")]
-    assert estimate(m, population_of(m, knobs)).balance.tolist() == [1.0, 1.0]
+    """Two iterations for four cores would leave two idle: those of the loop inside are shared with them, but where a
+    copy of what is padded may be between the loops."""
+    for pad, balance in ((0, [1.0, 1.0]), (1, [0.5, 1.0])):
+        tiled = tiled_of(conv((2, 32, 32, 32), (64, 32, 3, 3), pads=[pad] * 4), replace(TARGET, cores=4))
+        assert tiled is not None
+        m = model_of(tiled)
+        knobs = [TiledKnobs((("h", 1), ("w", 14)), 2, 1, True, loop) for loop in loops("n0 h0")]
+        assert estimate(m, population_of(m, knobs)).balance == pytest.approx(balance, rel=0.1)
 
 
 def test_the_best_is_near_the_rules_choice() -> None:

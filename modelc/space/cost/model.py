@@ -84,12 +84,13 @@ class Model:
         return self.tiled.macro_loops(knobs)
 
     def together(self, by_rows: bool, parallel: int) -> list[Loop]:
-        """The loops that may go to threads together, the parallel one first: up to one that a copy is in."""
+        """The loops that may go to threads together, the parallel one first: up to one that a copy may be in. Where
+        iterations of those inside read much the same, which tiles decide, the copy is around them."""
         macro = self.macro_loops(by_rows, parallel) if self.parallel[parallel] else []
         loops = [*takewhile(self.parallel.__contains__, macro)]
         moving = (self.tiled.moving(copy.read, macro) for copy in self.copies if copy.read is not None)
-        copied_in = [loops.index(within[-1]) for within in moving if within and within[-1] in loops]
-        return loops[: min(copied_in, default=len(loops)) + 1]
+        copied_in = (within[-1 if self.tiled.sliding else 0] for within in moving if within)
+        return loops[: min((loops.index(loop) for loop in copied_in if loop in loops), default=len(loops)) + 1]
 
     @cached_property
     def moving(self) -> Bools:
