@@ -18,7 +18,7 @@ from documents import check_documents
 from hypothesis import HealthCheck, settings
 from tiny_package import spec_of
 
-from modelc.cli import output
+from modelc.cli import main, output
 from modelc.package import write_package
 from modelc.scratch import user_cache
 from modelc.target import load_target
@@ -162,3 +162,17 @@ def in_process(
         return subprocess.CompletedProcess([main.__module__], int(code), found.out, f"{found.err}{said or ''}")
 
     return run
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command line in this process: (exit code, stdout, stderr)."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main([os.fspath(x) if isinstance(x, Path) else str(x) for x in arguments])
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return int(stop.value.code or 0), said.out, said.err
+
+    return call

@@ -123,7 +123,7 @@ def shipped(order: Mapping[str, Any]) -> tuple[dict[str, Any], Files]:
     if order["target"].endswith(SUFFIXES):
         described = Path(order["target"])
         target = load_target(described)
-        names = [described.name, *(one.file for one in target.intrinsics or () if one.file is not None)]
+        names = [described.name, *(unit.file for unit in target.intrinsics or () if unit.file is not None)]
         names += [os.path.relpath(target.records.source, described.parent)] if target.records is not None else []
         paths |= {f"given/target/{name}": described.parent / name for name in names}
         sent["target"] = f"given/target/{described.name}"

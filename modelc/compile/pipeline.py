@@ -354,7 +354,7 @@ class Run(Compilation):
     def carried_of(self, compiled: Mapping[str, Compiled]) -> int:
         """How many of these kernels are scheduled as records of the target's family say."""
         offers = self.carried.offers
-        return sum(key in offers and offers[key].candidate == one.candidate for key, one in compiled.items())
+        return sum(key in offers and offers[key].candidate == kernel.candidate for key, kernel in compiled.items())
 
     def blaming_given(self, task: Task) -> AbstractContextManager[None]:
         """Where the Candidate of `task` was not made here, what fails is its fault."""

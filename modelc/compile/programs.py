@@ -154,17 +154,17 @@ class Partitioning:
             return (choose_layouts(graph, self.policy(values), self.attention_bytes),) * len(each)
         return tuple(choose_layouts(graph, self.policy(values), self.attention_bytes) for graph, values in each)
 
-    def policy(self, kept_values: Collection[str], every: bool = False) -> LayoutPolicy:
-        """How layouts are chosen; `every`: those that split a dimension are offered to all classes, whatever the
+    def policy(self, kept_values: Collection[str], all_splits: bool = False) -> LayoutPolicy:
+        """How layouts are chosen; `all_splits`: every class is offered layouts that split a dimension, whatever the
         configuration says."""
         layout, narrow = self.config.layout, narrowing(self.config.policy.precision, self.target)
         return LayoutPolicy(
             self.schedules,
             layout.search,
             layout.propagate,
-            self.target.lanes("float32") if layout.blocked or every else 0,
+            self.target.lanes("float32") if layout.blocked or all_splits else 0,
             self.target.cost.layout_doubt_share,
-            every,
+            all_splits,
             Narrowing(narrow, frozenset(kept_values)) if narrow else None,
         )
 

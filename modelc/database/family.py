@@ -43,16 +43,16 @@ def best_records(
     looked at; and a sentence about what had no room. Raises MeasureError where nothing can be measured."""
     version = code_version(target)
     pairs = list(_pairs(database, target, version, threads))
-    kept = list[FamilyRecord]()
+    faster = list[FamilyRecord]()
     if pairs:
         with Measurer(target, Setting(threads, flush=True)) as measurer:
             for number, pair in enumerate(pairs, 1):
                 if progress is not None:
-                    progress("measure", f"{number} of {len(pairs)} candidates, {len(kept)} kept")
-                kept += filter(None, [_measured(pair, target, threads, measurer)])
-    kept.sort(key=lambda record: record.relative)
+                    progress("measure", f"{number} of {len(pairs)} candidates, {len(faster)} kept")
+                faster += filter(None, [_measured(pair, target, threads, measurer)])
+    faster.sort(key=lambda record: record.relative)
     about = f"by modelc {version}, {time.strftime('%Y-%m-%d')}"
-    records, left_out = FamilyRecords("", "", target.machine, threads, about, tuple(kept)), 0
+    records, left_out = FamilyRecords("", "", target.machine, threads, about, tuple(faster)), 0
     while sum(len(line) + 1 for line in records.lines()) > MOST_BYTES:
         records, left_out = replace(records, records=records.records[:-1]), left_out + 1
     note = f"the {left_out} that gain least are left out: a file has at most {MOST_BYTES} bytes" if left_out else ""

@@ -1,4 +1,4 @@
-"""Which Tasks become chains: those that together are priced lower, as one that keeps near what is between them.
+"""Which Tasks become a chain: consecutive ones, where one kernel with local intermediate results is priced lower.
 
     A -> B -> C        prices of A, B, C, of A-B, B-C and of A-B-C; of all ways to cut the sum is least
 
@@ -43,8 +43,8 @@ def chains_by_price(program: Program, cost: ChainCost) -> tuple[str, ...]:
     least, taken = dict[int, float](), dict[int, Path]()  # of all that a Task waits for, where it ends a chain
     for end in sorted(before):
         sums = {
-            path: own + sum(least[k] for member in path for k in before[member] - {*path})
-            for path, own in seconds.items()
+            path: price + sum(least[k] for member in path for k in before[member] - {*path})
+            for path, price in seconds.items()
             if path[-1] == end
         }
         taken[end] = min(sums, key=sums.__getitem__)
@@ -57,7 +57,7 @@ def chains_by_price(program: Program, cost: ChainCost) -> tuple[str, ...]:
 
 
 def _priced(program: Program, cost: ChainCost) -> dict[Path, float]:
-    """The seconds of the Tasks that are in chains, and of the chains that there may be with what they have to gain."""
+    """Seconds of single Tasks and of possible chains, these with LEAST_GAIN as a margin."""
     large = CACHE_SHARE * cost.target.second.bytes
     after = {
         k: end for k, end in followers(program).items() if program.values[program.tasks[k].outputs[0]].bytes > large

@@ -53,15 +53,15 @@ class LayoutPolicy:
     boundary is stored, is least; by rule where there is no cost. `propagate`: through maps, or at complex operators
     alone, with conversions around each. `lanes`: of a vector, by which layouts split a dimension; 0: none does.
     `doubt`: the error of `cost`, as a part of it: a Task around which a layout is not the rule's, or a value is
-    converted, has to be cheaper by as much. `every`: layouts that split a dimension are offered to every class, and not
-    only where they promise as much. `narrowing`: which contractions are in what; None: all are in float32."""
+    converted, has to be cheaper by as much. `all_splits`: every class is offered layouts that split a dimension, and
+    not only where these promise as much. `narrowing`: which contractions are in what; None: all are in float32."""
 
     cost: Cost | None = None
     search: bool = True
     propagate: bool = True
     lanes: int = 0
     doubt: float = 0.0
-    every: bool = False
+    all_splits: bool = False
     narrowing: Narrowing | None = None
 
     def variables(self, graph: Graph, pieces: list[Piece], draft: Drafting) -> Variables:
@@ -69,7 +69,7 @@ class LayoutPolicy:
         assert self.cost is not None
         if not self.propagate:
             return Separate(graph, pieces, draft, self.cost, self.narrowing)
-        return Propagated(graph, pieces, draft, self.cost, self.lanes, self.doubt, self.every, self.narrowing)
+        return Propagated(graph, pieces, draft, self.cost, self.lanes, self.doubt, self.all_splits, self.narrowing)
 
 
 def choose(graph: Graph, pieces: list[Piece], draft: Drafting, policy: LayoutPolicy) -> LayoutChoice:

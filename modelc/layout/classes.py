@@ -117,7 +117,7 @@ def layout_classes(
 
 
 def parameters(extent: int, lanes: int) -> list[int]:
-    """One vector, two, four and so on: those that divide a dimension of `extent`, and are not all of it."""
+    """Doublings of a vector of `lanes` that divide a dimension of `extent`, without the extent itself."""
     doubled = (lanes << k for k in range(extent.bit_length()))
     return [size for size in doubled if extent % size == 0 and size < extent]
 

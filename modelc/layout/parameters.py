@@ -38,11 +38,11 @@ def offered(
 ) -> tuple[LayoutClass, ...]:
     """`classes` with the parameters that are worth a value: where some Task of `runs` is cheaper by a part `margin`
     than by rule with one vector; everywhere, where there is no margin."""
-    every = {(c, name) for c, stored in enumerate(classes) for name, kinds in stored.families.items() if kinds}
-    if margin is not None and every:
-        every = _promising(classes, every, runs, cost, 1 + margin)
+    weighed = {(c, name) for c, stored in enumerate(classes) for name, kinds in stored.families.items() if kinds}
+    if margin is not None and weighed:
+        weighed = _promising(classes, weighed, runs, cost, 1 + margin)
     totals = dict[Family, dict[str, float]]()
-    for kind, families in _alike(classes, every).items():
+    for kind, families in _alike(classes, weighed).items():
         seconds_by_run = _priced(runs, cost, kind, {c for c, _ in families})
         for c, name in families:
             around = (seconds for number, seconds in seconds_by_run.items() if c in runs[number].classes)
@@ -50,7 +50,7 @@ def offered(
     splits: list[set[str]] = [set() for _ in classes]
     for (c, _), totals_by_kind in totals.items():
         splits[c] |= {*sorted(totals_by_kind, key=totals_by_kind.__getitem__)[:KEPT]}
-    return tuple(stored.offered(own) for stored, own in zip(classes, splits, strict=True))
+    return tuple(stored.offered(kinds) for stored, kinds in zip(classes, splits, strict=True))
 
 
 def _promising(

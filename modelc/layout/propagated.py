@@ -45,7 +45,7 @@ class Propagated:
     There is a draft for every kind of layout that reorders, in which all classes have it that may, and the others the
     rule's; the first is the rule's of all. `lanes`: of a vector, by which layouts split a dimension; 0: none does. A
     Task around which something is not as by rule costs a part more, `doubt`, and layouts that split a dimension are
-    offered where they promise as much, or to `every` class; contractions are as `narrowing` says."""
+    offered where they promise as much, or with `all_splits` to every class; contractions are as `narrowing` says."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Propagated:
         cost: Cost,
         lanes: int,
         doubt: float,
-        every: bool,
+        all_splits: bool,
         narrowing: Narrowing | None,
     ) -> None:
         self.cost, self.doubt = cost, doubt
@@ -64,8 +64,8 @@ class Propagated:
         self.classes = layout_classes(graph, pieces, self.drafts[0].groups, lanes)
         self.of = {name: c for c, layout_class in enumerate(self.classes) for name in layout_class.members}
         self.others = {n: x for n, x in rule.items() if n not in self.of}
-        whole = (kind for stored in self.classes for kind in stored.kinds if kind not in stored.splits)
-        self.kinds = tuple(dict.fromkeys(["", *whole]))
+        reordering = (kind for stored in self.classes for kind in stored.kinds if kind not in stored.splits)
+        self.kinds = tuple(dict.fromkeys(["", *reordering]))
         seen = {tuple(layout_class.rule for layout_class in self.classes)}
         for number in range(1, len(self.kinds)):
             kinds = tuple(self.kind(c, number) for c in range(len(self.classes)))
@@ -76,7 +76,7 @@ class Propagated:
         self.made_for = self.drafts[0].work.part_of
         self.runs = [*self.computing()]
         runs = [Restorable(run.classes, partial(self.task, run), run.again) for run in self.runs if run.classes]
-        self.classes = offered(self.classes, runs, cost, None if every else doubt)
+        self.classes = offered(self.classes, runs, cost, None if all_splits else doubt)
         self.sizes = [len(layout_class.layouts) for layout_class in self.classes]
         self.converted: dict[str, int] = {}  # value -> its variable
         self.wanted: dict[str, tuple[Layout, ...]] = {}

@@ -62,19 +62,19 @@ def joined(first: BoundTask, second: BoundTask) -> BoundTask:
     values = dict.fromkeys([*first.inputs, *(v for v in second.inputs if v != between)])
     names = {v: f"x{k}" for k, v in enumerate(values)} | {v: f"y{k}" for k, v in enumerate(second.outputs)}
     taken, locals_ = {**names, between: "t0"}, [(b, k) for k, t in enumerate((first, second)) for b in t.task.locals]
-    own = {(b.name, k): f"t{n}" for n, (b, k) in enumerate(locals_, 1)}
+    local_names = {(b.name, k): f"t{n}" for n, (b, k) in enumerate(locals_, 1)}
     buffers: dict[str, Buffer] = {}
     blocks: list[Block] = []
     constants = set[str]()
     for k, bound in enumerate((first, second)):
         task = bound.task
-        renamed = {b.name: own.get((b.name, k)) or taken[bound.values[b.name]] for b in task.buffers}
+        renamed = {b.name: local_names.get((b.name, k)) or taken[bound.values[b.name]] for b in task.buffers}
         buffers |= {renamed[b.name]: replace(b, name=renamed[b.name]) for b in task.buffers}
         blocks += [b.renamed(renamed) for b in task.blocks if isinstance(b, Block)]
         constants |= {renamed[c] for c in task.constants}
     unique = unique_names([b.name for b in blocks], {*buffers})
     anchor = unique[len(first.task.blocks) + [b.name for b in second.task.blocks].index(second.task.anchor)]
-    whole = Task(
+    chain = Task(
         f"{first.task.name}_{second.task.name}",
         tuple(buffers.values()),
         tuple(names[v] for v in values),
@@ -84,4 +84,4 @@ def joined(first: BoundTask, second: BoundTask) -> BoundTask:
         frozenset(constants),
         tuple(dict.fromkeys((*first.task.nodes, *second.task.nodes))),
     )
-    return BoundTask(whole, {names[v]: v for v in (*values, *second.outputs)})
+    return BoundTask(chain, {names[v]: v for v in (*values, *second.outputs)})

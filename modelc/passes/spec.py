@@ -34,19 +34,19 @@ def made_of(spec: Spec, table: Mapping[str, type], place: str = "", **facts: Any
     options, kind = {} if options is None else options, table[name]
     if not isinstance(options, Mapping):
         raise ConfigError(f"{at}pass {name}: its options are {shown(options)}; expected a mapping, `{{option: value}}`")
-    known = {f.name: f for f in fields(kind) if f.name not in facts}
+    options_of = {f.name: f for f in fields(kind) if f.name not in facts}
     for option, value in options.items():
-        if option not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
+        if option not in options_of:
+            has = f"it has {', '.join(options_of)}" if options_of else "it has none"
             raise ConfigError(f"{at}pass {name} has no option {str(option)[:80]}; {has}")
-        if wrong := _wrong(known[option], value):
+        if wrong := _wrong(options_of[option], value):
             raise ConfigError(f"{at}pass {name}: option {option} is {shown(value)}; expected {wrong}")
-    missing = [f.name for f in known.values() if f.name not in options and f.default is MISSING]
+    missing = [f.name for f in options_of.values() if f.name not in options and f.default is MISSING]
     if missing:
         raise ConfigError(f"{at}pass {name} needs the option {missing[0]}: write `{name}: {{{missing[0]}: ...}}`")
-    own = {f.name for f in fields(kind)}
+    names = {f.name for f in fields(kind)}
     try:
-        return name, kind(**options, **{fact: value for fact, value in facts.items() if fact in own})
+        return name, kind(**options, **{fact: value for fact, value in facts.items() if fact in names})
     except ConfigError as wrong:
         raise ConfigError(f"{at}pass {name}: {wrong}") from None
 
@@ -54,8 +54,8 @@ def made_of(spec: Spec, table: Mapping[str, type], place: str = "", **facts: Any
 def _wrong(option: Field[Any], value: Any) -> str:
     """What an option takes, where that is not `value`."""
     if "among" not in option.metadata:
-        whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
-        return "" if whole else f"a whole number from 0 to {MOST}"
+        is_number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
+        return "" if is_number else f"a whole number from 0 to {MOST}"
     among = option.metadata["among"]
     if among:
         return "" if value in among else f"one of {', '.join(among)}"

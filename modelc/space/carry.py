@@ -18,7 +18,7 @@ carried to this Task is priced at most ALIKE higher: of another schedule the rec
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import log2
@@ -68,7 +68,7 @@ def kind_of(task: Task) -> str:
 def distance(task: Task, other: Task) -> float:
     """Of two Tasks of one kind."""
     pairs = zip(_extents(task), _extents(other), strict=True)
-    return max((abs(log2(one / another)) for one, another in pairs), default=0.0)
+    return max((abs(log2(extent / another)) for extent, another in pairs), default=0.0)
 
 
 def _extents(task: Task) -> list[int]:
@@ -150,11 +150,14 @@ def named(sketches: Sequence[Sketch], point: Point) -> Placed:
 
 
 def nearest(sketches: Sequence[Sketch], point: Point) -> Placed | None:
-    """The nearest point of the Sketch of that name, if there is one and it is legal."""
+    """The nearest legal point of a Sketch of that name, if there is one."""
+    placed = like(sketches, point)
+    return next((near for near in placed if near.sketch.legal(np.array([near.point], np.int64))[0]), None)
+
+
+def like(sketches: Sequence[Sketch], point: Point) -> Iterator[Placed]:
+    """The nearest points of the Sketches of that name, legal or not; none of a Sketch without such a knob or loop."""
     for number, sketch in enumerate(sketches):
         if sketch.name == point.sketch:
-            with suppress(ValueError):  # it has not that knob, or not that loop
-                place = sketch.nearest(point.knobs)
-                if sketch.legal(place[None, :])[0]:
-                    return Placed(number, sketch, tuple(map(int, place)))
-    return None
+            with suppress(ValueError):
+                yield Placed(number, sketch, tuple(map(int, sketch.nearest(point.knobs))))

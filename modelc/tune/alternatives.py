@@ -63,7 +63,7 @@ class Alternatives:
         changes: list[tuple[float, int, str, LayoutChoice]] = []
         kept_values = self.base.programs.kept_values
         for number, (graph, own) in enumerate(zip(partitioning.graphs, layouts, strict=True)):
-            policy = partitioning.policy(kept_values[number], every=True)
+            policy = partitioning.policy(kept_values[number], all_splits=True)
             assert policy.cost is not None
             if (variables := self.variables[number]) is not None:
                 changes += [
@@ -93,7 +93,7 @@ class Alternatives:
         searched."""
         partitioning, by_graph = self.run.partitioning, list[Variables | None]()
         for graph, kept_values in zip(partitioning.graphs, self.base.programs.kept_values, strict=True):
-            policy = partitioning.policy(kept_values, every=True)
+            policy = partitioning.policy(kept_values, all_splits=True)
             draft = drafting(partitioning.attention_bytes)
             by_graph.append(policy.variables(graph.graph, graph.pieces, draft) if policy.search else None)
         return by_graph

@@ -27,21 +27,6 @@ from modelc.cli import VERBS, main
 from modelc.compile.options import shape_texts
 from modelc.compile.request import Request
 
-
-@pytest.fixture
-def cli(capsys):
-    """Runs a command line in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main([str(a) for a in arguments])
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return int(stop.value.code or 0), said.out, said.err
-
-    return call
-
-
 # --- compile ------------------------------------------------------------------------------------------------------
 
 

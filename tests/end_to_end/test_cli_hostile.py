@@ -21,7 +21,7 @@ from onnx import helper
 from repository import ROOT
 
 import modelc
-from modelc.cli import VERBS, main
+from modelc.cli import VERBS
 from modelc.compile.arrays import read_npz
 from modelc.compile.options import shape_texts
 from modelc.errors import InputError
@@ -29,20 +29,6 @@ from modelc.quantize.samples import read_samples
 from modelc.verify.engine import Engine, EngineError
 
 SHAPE = (1, 3, 20, 24)
-
-
-@pytest.fixture
-def cli(capsys):
-    """Runs a command line in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main([os.fspath(a) if isinstance(a, Path) else str(a) for a in arguments])
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return int(stop.value.code or 0), said.out, said.err
-
-    return call
 
 
 def shell(script: str, **environment: str) -> subprocess.CompletedProcess[bytes]:

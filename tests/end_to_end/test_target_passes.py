@@ -17,7 +17,6 @@ from repository import ROOT
 from three_ways import host_target
 
 import modelc
-from modelc.cli import main
 from modelc.compile.config import load_config, parse_config
 from modelc.compile.pass_lists import loaded, scheduling, simplifying
 from modelc.errors import ConfigError, TargetError
@@ -60,18 +59,6 @@ def passes_run(folder: Path, target: Path, config: Path | None = None) -> list[s
         **options,
     )
     return [text.partition(":")[0] for text in seen if text.partition(":")[0].replace("_", "").isalpha()]
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main([str(a) for a in arguments])
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return int(stop.value.code or 0), said.out, said.err
-
-    return call
 
 
 # --- whose list runs --------------------------------------------------------------------------------------------------

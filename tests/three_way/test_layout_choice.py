@@ -266,7 +266,7 @@ def test_random_graphs_compute_the_same_in_any_layouts(seed) -> None:
     graph = made.graph(8 + seed % 20)
     for policy in (
         LayoutPolicy(arbitrary(seed), lanes=2),
-        LayoutPolicy(arbitrary(seed), lanes=2, every=True),
+        LayoutPolicy(arbitrary(seed), lanes=2, all_splits=True),
         LayoutPolicy(arbitrary(seed), propagate=False),
         LayoutPolicy(search=False),
     ):

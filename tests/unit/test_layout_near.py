@@ -152,7 +152,8 @@ def changes(graph: Graph, policy: LayoutPolicy, attention: int = 0) -> tuple[Lay
 def test_random_graphs_compute_the_same_whatever_is_changed(seed) -> None:
     made = Random(seed)
     graph = made.graph(8 + seed % 20)
-    for policy in (LayoutPolicy(arbitrary(seed), lanes=2, every=True), LayoutPolicy(arbitrary(seed), propagate=False)):
+    cost = arbitrary(seed)
+    for policy in (LayoutPolicy(cost, lanes=2, all_splits=True), LayoutPolicy(cost, propagate=False)):
         base, found = changes(graph, policy)
         for choice in found:
             assert LayoutChoice.from_json(choice.to_json()) == choice != base
@@ -164,7 +165,7 @@ def test_random_graphs_compute_the_same_whatever_is_changed(seed) -> None:
 
 def test_random_graphs_have_changes() -> None:
     found = [
-        changes(Random(seed).graph(8 + seed % 20), LayoutPolicy(arbitrary(seed), lanes=2, every=True))[1]
+        changes(Random(seed).graph(8 + seed % 20), LayoutPolicy(arbitrary(seed), lanes=2, all_splits=True))[1]
         for seed in range(9)
     ]
     assert sum(any(one.cuts for one in some) for some in found) >= 3

@@ -52,6 +52,6 @@ def test_a_task_gives_its_few_fastest_and_what_it_finds_later() -> None:
     explorer.transferred = transferred
     times = [0.95, 0.6, 0.9, 0.7, 0.85, 0.8]
     explorer.learn([(one, took(time)) for one, time in zip(individuals, times, strict=True)])
-    assert [point.relative for point in transferred.fastest[ONE.hash]] == [0.6, 0.7, 0.8, 0.85]
+    assert [relative for relative, _ in transferred.fastest[ONE.hash]] == [0.6, 0.7, 0.8, 0.85]
     explorer.learn([(individuals[0], Measurement("crashed", "it died")), (individuals[1], took(0.3))])
-    assert [point.relative for point in transferred.fastest[ONE.hash]] == [0.3, 0.6, 0.7, 0.8]
+    assert [relative for relative, _ in transferred.fastest[ONE.hash]] == [0.3, 0.6, 0.7, 0.8]

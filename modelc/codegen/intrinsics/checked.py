@@ -46,12 +46,12 @@ def require_checked(target: Target) -> None:
 def _failure(intrinsics: tuple[Intrinsic, ...]) -> Outcome | None:
     """The first of a user's that fails; None where all were found right, now or before."""
     implemented = (x for x in intrinsics if x.implementation is not None)
-    own = {x.name: (x, question) for x in implemented if (question := _question(x)) not in _shipped()}
-    unasked = [intrinsic for intrinsic, question in own.values() if not is_agreed(KIND, question)]
+    unshipped = {x.name: (x, question) for x in implemented if (question := _question(x)) not in _shipped()}
+    unasked = [intrinsic for intrinsic, question in unshipped.values() if not is_agreed(KIND, question)]
     for outcome in check_intrinsics(unasked):
         if outcome.status == WRONG:
             return outcome
-        remember(KIND, own[outcome.name][1])
+        remember(KIND, unshipped[outcome.name][1])
     return None
 
 

@@ -160,8 +160,8 @@ class _Lowering(Expressions):
         return Phase(KernelStep(self.symbol, args, written, extent, self.scratch_bytes, applied, numbers), function)
 
     def share(self, loop: For, scope: Scope, begin: Any, end: Any) -> list[Any]:
-        """Iterations [begin, end) of a parallel loop and of those inside it, counted as of one loop: of the outer loop
-        those that have a part in it, of the loop inside what these numbers leave of each."""
+        """The iterations [begin, end) of nested parallel loops, in the numbering of the fused loop. An iteration of the
+        outer loop runs the intersection of its own numbers with the interval."""
         inner, bound = parallel_inside(loop.body), bind(scope, loop.var, Var(loop.var), loop.extent)
         if inner is None:
             var, inside = self.inside(loop.var, lambda: self.block(loop.body, bound))

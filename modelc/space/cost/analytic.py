@@ -79,9 +79,9 @@ def estimate(
         warm = held[-1] <= target.caches[-1].bytes
         resident = np.where(packed & (not stay_in(target.caches[-1], target)), 0.0, times * inside[:, -1])
         moved[-1] = np.where(warm, np.maximum(0.0, moved[-1] - resident), moved[-1])
-    kept = np.array([o.reach.buffer in nearby for o in operands])[:, None]
+    is_near = np.array([o.reach.buffer in nearby for o in operands])[:, None]
     if nearby and len(moved) > 1:
-        compulsory = np.where(kept, times * inside[:, -1], 0.0)
+        compulsory = np.where(is_near, times * inside[:, -1], 0.0)
         moved[1:] = [np.maximum(0.0, m - compulsory) for m in moved[1:]]
     if target.caches[-1].shared:  # what all cores read comes from memory once
         moved[-1] = moved[-1] * own / cores
@@ -112,7 +112,7 @@ def estimate(
     far = {k: _far_runs(operands[k], footprints[k], boxes, cost) for k in copied}
     computing = (cycles * share + reduce_sum([nothing, *near_by])) / hertz
     copying = _copies(model, population, walk, footprints, far, asked) / hertz
-    constants = packed * ~kept * inside[:, -1]
+    constants = packed * ~is_near * inside[:, -1]
     whole_constants = np.maximum(1.0, reduce_sum(constants * own))  # of all cores
     size = int(whole_constants.max())
     part = reduce_sum(constants) / whole_constants

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import prod
 
-from modelc.errors import InvalidCandidate, InvalidIR
-from modelc.ir.affine import linear, offset, simplify
+from modelc.errors import InvalidIR
+from modelc.ir.affine import simplify
 from modelc.ir.block import AGGREGATIONS, Block, OpaqueBlock, Task
-from modelc.ir.candidate import BlockSchedule, Candidate
-from modelc.ir.expr import Const, Expr, Load, Op, Var, op, rebuilt, sizes, substitute, variables
+from modelc.ir.candidate import Candidate
+from modelc.ir.expr import Const, Expr, Load, Op, Var, op, sizes, substitute, variables
 from modelc.ir.layout import Layout
 from modelc.ir.loop import ROOT, Inside, Loop
 from modelc.ir.nest import INTRINSIC, Alloc, Branch, Call, For, Leaf, Nest, Prefetch, Region, Stmt, parallel_inside
 from modelc.ir.sizes import DependsOnSize, is_sized, larger, most, smaller
-from modelc.space.analysis.boxes import Box, Domain, Span, box, placed_domains, whole
+from modelc.space.analysis.boxes import Domain, Span, box, placed_domains, whole
 from modelc.space.analysis.conditions import (
     Trips,
     clipped,
@@ -36,52 +36,11 @@ from modelc.space.analysis.conditions import (
 )
 from modelc.space.nest.parts import Part, rests
 from modelc.space.nest.prefetch import Prefetches
+from modelc.space.nest.storage import Physical, Storage, allocated, stored_shape
 from modelc.space.rules.derivation import derive
 
 SOON = 2  # iterations of a loop, as long as a run says, in which the next panel is fetched
 MOST_PARTS = 4  # that a loop is cut into, where a Block's value is selected by its iterator
-
-
-@dataclass(frozen=True)
-class Storage:
-    """Where a buffer's elements are: a Region that holds the box starting at `base`, stored by `layout`."""
-
-    region: Region
-    base: tuple[Expr, ...]
-    shape: tuple[int, ...]
-    layout: Layout
-
-
-@dataclass(frozen=True)
-class Physical:
-    """Expressions of a Block at the iterators' `values`, with the logical indices of each Load rewritten to where its
-    element is stored: S_X(S_Y^-1(L')) of ALT."""
-
-    task: str
-    values: Mapping[str, Expr]
-    storage: Mapping[str, Storage]
-    ranges: Mapping[str, int]
-    offsets: dict[tuple[Expr, Expr], Expr] = field(default_factory=dict)  # indices, less the base of a buffer
-
-    def __call__(self, e: Expr) -> Expr:
-        if isinstance(e, Load):
-            if e.buffer not in self.storage:
-                raise InvalidIR(f"task {self.task}: {e.buffer!r} is read where it is not stored")
-            place = self.storage[e.buffer]
-            logical = tuple([self.index(i, b) for i, b in zip(e.indices, place.base, strict=True)])
-            indices, simple = place.layout.apply(logical, place.shape), set(map(id, logical))
-            return Load(place.region.name, tuple([i if id(i) in simple else simplify(i, self.ranges) for i in indices]))
-        if isinstance(e, Op) and linear(e) is None:  # else it has no Loads
-            return rebuilt(e, tuple([self(a) for a in e.args]))
-        return substitute(e, self.values)
-
-    def index(self, e: Expr, base: Expr) -> Expr:
-        """A logical index within the box that begins at `base`."""
-        shifted = self.offsets.get((e, base))
-        if shifted is None:
-            shifted = offset(e, self.values, base, self.ranges) or simplify(op("sub", self(e), base), self.ranges)
-            self.offsets[e, base] = shifted
-        return shifted
 
 
 @dataclass(frozen=True)
@@ -136,8 +95,8 @@ class _Builder:
         temporaries: list[Region] = []
         for buffer in self.task.buffers:
             boundary = buffer.name in self.task.inputs or buffer.name in self.task.outputs
-            layout = self.candidate.layouts.get(buffer.name, buffer.layout)
-            region = Region(buffer.name, buffer.dtype, _stored(buffer.name, layout, buffer.shape), buffer.strides)
+            layout = self.layout(buffer.name)
+            region = Region(buffer.name, buffer.dtype, stored_shape(buffer.name, layout, buffer.shape), buffer.strides)
             if not boundary and self.scope(buffer.name) != "arena":
                 continue
             (params if boundary else temporaries).append(region)
@@ -149,6 +108,9 @@ class _Builder:
             elif self.schedules[block.name].at is ROOT:
                 phases.append(tuple(self.descend(Site(block, whole(block), storage, block.where, threads=True))))
         return Nest(self.task.name, tuple(params), self.task.outputs, tuple(phases), tuple(temporaries))
+
+    def layout(self, buffer: str) -> Layout:
+        return self.candidate.layouts.get(buffer, self.task.buffer(buffer).layout)
 
     def scope(self, buffer: str) -> str:
         block = self.writer.get(buffer)
@@ -430,7 +392,9 @@ class _Builder:
         for name in sorted(groups, key=self.positions.__getitem__):
             for buffer in self.shared_here(name, groups):
                 if buffer not in storage and self.scope(buffer) != "arena":
-                    storage[buffer] = self.allocate(buffer, boxes[buffer], self.schedules[name])
+                    read, writer = self.task.buffer(buffer), self.writer[buffer]
+                    schedule = self.schedules[name]
+                    storage[buffer] = allocated(read, self.layout(buffer), writer, boxes[buffer], schedule)
                     allocs.append(Alloc(storage[buffer].region, self.scope(buffer)))
         stmts: list[Stmt] = [*allocs]
         for b in before:
@@ -495,23 +459,6 @@ class _Builder:
         binding = tuple((i.name, values[i.name]) for i in bound)
         return [Leaf(block.name, site.part, writes, body, block.aggregation, tuple(conditions), binding)]  # type: ignore[arg-type]
 
-    def allocate(self, name: str, box: Box, schedule: BlockSchedule) -> Storage:
-        buffer = self.task.buffer(name)
-        layout = self.candidate.layouts.get(name, buffer.layout)
-        extents = [span.extent for span in box]
-        vectors = _vectors(schedule)
-        for write in self.writer[name].writes:
-            if write.buffer == name:
-                for d, index in enumerate(write.indices):
-                    if isinstance(index, Var) and index.name in {*schedule.padded, *vectors}:
-                        whole = schedule.tiles[index.name][-1]
-                        if index.name in schedule.padded or most(extents[d]) > whole:
-                            extents[d] = -(-extents[d] // whole) * whole
-        shape = tuple(extents)
-        layout = layout if any(map(is_sized, shape)) else _of_part(name, layout, shape)
-        region = Region(name, buffer.dtype, _stored(name, layout, shape))
-        return Storage(region, tuple(span.base for span in box), shape, layout)
-
 
 def _branch(condition: Expr, then: tuple[Stmt, ...], otherwise: tuple[Stmt, ...]) -> Stmt | None:
     """A branch; where both sides are the same parallel loops, these around it. None where they are other ones, or do
@@ -519,31 +466,11 @@ def _branch(condition: Expr, then: tuple[Stmt, ...], otherwise: tuple[Stmt, ...]
     loops = parallel_inside(then), parallel_inside(otherwise)
     if loops == (None, None):
         return Branch(condition, then, otherwise)
-    one, other = loops
-    if one is None or other is None or len(then) + len(otherwise) > 2 or replace(one, body=other.body) != other:
+    loop, another = loops
+    if loop is None or another is None or len(then) + len(otherwise) > 2 or replace(loop, body=another.body) != another:
         return None
-    inside = _branch(condition, one.body, other.body)
-    return None if inside is None else replace(one, body=(inside,))
-
-
-def _stored(name: str, layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
-    try:
-        return layout.shape(shape)
-    except ValueError as wrong:
-        raise InvalidCandidate(f"layouts: {name!r}: {wrong}") from None
-
-
-def _of_part(name: str, layout: Layout, shape: tuple[int, ...]) -> Layout:
-    try:
-        return layout.of_part(shape)
-    except ValueError as wrong:
-        raise InvalidCandidate(f"layouts: {name!r}: {wrong}") from None
-
-
-def _vectors(schedule: BlockSchedule) -> set[str]:
-    """The iterators along which registers hold vectors: all of one width, though the last one may use less of it."""
-    vectors = (loop.iterator for loop, tag in schedule.tags.items() if tag == "vector")
-    return {n for n in vectors if schedule.scope == "register" and n in schedule.tiles}
+    inside = _branch(condition, loop.body, another.body)
+    return None if inside is None else replace(loop, body=(inside,))
 
 
 def is_reduction(block: Block, name: str) -> bool:

@@ -99,8 +99,8 @@ class Autotile:
     def tiled(self, scheduling: Scheduling, name: str) -> Scheduling:
         """`scheduling` with Block `name` in tiles. Raises TargetError where none fits."""
         block, tiling = scheduling.block(name), scheduling.tilings.get(name)
-        whole = scheduling.task.constants if self.constants == "whole" else frozenset[str]()
-        tile = self.best(scheduling, block, whole)
+        untiled = scheduling.task.constants if self.constants == "whole" else frozenset[str]()
+        tile = self.best(scheduling, block, untiled)
         several = [i.name for i in block.iters if i.extent > tile[i.name]]
         spatial = sorted((i.name for i in block.spatial), key=several.__contains__)  # loops of one tile are outermost
         if tiling is not None:
@@ -109,21 +109,21 @@ class Autotile:
         else:
             tiling = Tiling((Level(tile, (*spatial, *(i.name for i in block.reduction))),))
             if self.copies:
-                scheduling, tiling = _copied(scheduling, name, tiling, several, whole)
+                scheduling, tiling = _copied(scheduling, name, tiling, several, untiled)
             scheduling, reader = _reader(scheduling, name, self.copies)
             if reader is not None:
                 tiling = replace(tiling, result=(reader, spatial[-1]))
         return replace(scheduling, tilings={**scheduling.tilings, name: tiling})
 
-    def best(self, scheduling: Scheduling, block: Block, whole: Collection[str]) -> dict[str, int]:
+    def best(self, scheduling: Scheduling, block: Block, untiled: Collection[str]) -> dict[str, int]:
         """The tile of least cost that fits; of equals the one that fills most of the memory. Raises TargetError."""
         application, tiling = scheduling.applications.get(block.name), scheduling.tilings.get(block.name)
         steps = {} if application is None else dict(application.loops)
         names = [i.name for i in (*block.spatial, *block.reduction)]
-        kept = {n for read in block.reads if read.buffer in whole for n in variables(read)}
+        fixed = {n for read in block.reads if read.buffer in untiled for n in variables(read)}
         if tiling is not None:
-            steps, kept = dict(tiling.levels[0].tile), kept | {i.name for i in block.reduction}
-        choices = [self.extents(block.ranges[n], steps.get(n, 1), n in kept) for n in names]
+            steps, fixed = dict(tiling.levels[0].tile), fixed | {i.name for i in block.reduction}
+        choices = [self.extents(block.ranges[n], steps.get(n, 1), n in fixed) for n in names]
         count = prod(map(len, choices))
         if count > MOST_TILES:
             raise TargetError(
@@ -133,24 +133,24 @@ class Autotile:
         least, best = np.inf, (np.inf, np.inf, list[int]())
         line = self.line or self.place.line
         for tiles in _batches(choices):
-            costs = tile_costs(scheduling.task, block, tiles, line, whole, kept)
+            costs = tile_costs(scheduling.task, block, tiles, line, untiled, fixed)
             fits = costs.bytes <= self.budget
             cost = np.where(fits, costs.cost, np.inf)
             first = np.lexsort((-costs.bytes, cost))[0]
             least = min(least, float(costs.bytes.min()))
             best = min(best, (float(cost[first]), -float(costs.bytes[first]), tiles[first].tolist()))
         if best[0] == np.inf:
-            remedy = "" if self.constants == "tiled" or not whole else ", or `constants: tiled`"
+            remedy = "" if self.constants == "tiled" or not untiled else ", or `constants: tiled`"
             raise TargetError(
                 f"pass autotile finds no tile of the {_line(block)} that fits in {self.budget} bytes of {self.memory}: "
                 f"the smallest takes {least:.0f}; give it more `bytes`{remedy}, or a larger memory"
             )
         return dict(zip(names, best[2], strict=True))
 
-    def extents(self, extent: int, step: int, whole: bool) -> list[int]:
+    def extents(self, extent: int, step: int, fixed: bool) -> list[int]:
         """The extents of a tile that are tried along an iterator, in steps of the tile inside."""
         count = -(-extent // step)
-        if whole:
+        if fixed:
             return [extent]
         if self.sizes == "powers":
             return [*(step << k for k in range(count.bit_length()) if 1 << k < count), extent]
@@ -186,18 +186,18 @@ def tile_costs(
 
 
 def _batches(choices: Sequence[Sequence[int]]) -> Iterator[Ints]:
-    every = product(*choices)
-    while batch := list(islice(every, AT_ONCE)):
+    tiles = product(*choices)
+    while batch := list(islice(tiles, AT_ONCE)):
         yield np.array(batch, np.int64)
 
 
 def _copied(
-    scheduling: Scheduling, name: str, tiling: Tiling, several: Collection[str], whole: Collection[str]
+    scheduling: Scheduling, name: str, tiling: Tiling, several: Collection[str], untiled: Collection[str]
 ) -> tuple[Scheduling, Tiling]:
     """Both with copies of the operands of Block `name` but for `whole`, made in the last of the loops over `several`
     tiles that moves them."""
     copies = dict[str, str]()
-    for buffer in sorted(scheduling.block(name).buffers_read - {*whole}):
+    for buffer in sorted(scheduling.block(name).buffers_read - {*untiled}):
         moving = {n for read in scheduling.block(name).reads if read.buffer == buffer for n in variables(read)}
         scheduling, copy = _copy(scheduling, name, buffer)
         loops = [n for n in tiling.levels[0].order if n in moving and n in several]

@@ -87,8 +87,8 @@ def online_rule(task: Task, block: str, count: int) -> Task:
 def _row_of(reader: Block, weights: Block, maximum_read: Load) -> tuple[Expr, ...]:
     """The indices of the maximum of the row whose weights `reader` adds up."""
     (read,) = [r for r in reader.reads if r.buffer == weights.writes[0].buffer]
-    own = dict(zip(map(str, weights.writes[0].indices), read.indices, strict=True))
-    return tuple(substitute(i, own) for i in maximum_read.indices)
+    iterators = dict(zip(map(str, weights.writes[0].indices), read.indices, strict=True))
+    return tuple(substitute(i, iterators) for i in maximum_read.indices)
 
 
 def _weights(task: Task, maximum: str) -> tuple[Block, Load]:
@@ -137,10 +137,10 @@ def _rows(task: Task, reducing: Sequence[Block]) -> tuple[Mapping[str, int], Map
             if split or buffer.strides is not None or buffer.shape[dims[0]] != block.ranges[key]:
                 raise DoesNotApply(f"{buffer.name} is stored in a layout of its own, or is used in part")
             for other in (plain_block(task, b.name) for b in task.blocks):
-                own = {x.indices[dims[0]] for x in (*other.reads, *other.writes) if x.buffer == buffer.name}
-                if not own:
+                indices = {x.indices[dims[0]] for x in (*other.reads, *other.writes) if x.buffer == buffer.name}
+                if not indices:
                     continue
-                (index, *more) = own
+                (index, *more) = indices
                 if not isinstance(index, Var) or more or key_of.setdefault(other.name, index.name) != index.name:
                     raise DoesNotApply(f"block {other.name} does not go through {buffer.name} by keys")
                 if other.name not in visited:
@@ -167,6 +167,6 @@ def _split(block: Block, key: str, part: Iter, rows: Mapping[str, int]) -> Block
             return Load(e.buffer, (Var(part.name), *indices))
         return element if e == Var(key) else None
 
-    (whole,) = [i for i in block.iters if i.name == key]
-    iters = (replace(part, reduce=whole.reduce), *(replace(i, extent=size) if i is whole else i for i in block.iters))
+    (keys,) = [i for i in block.iters if i.name == key]
+    iters = (replace(part, reduce=keys.reduce), *(replace(i, extent=size) if i is keys else i for i in block.iters))
     return replace(accesses_moved(block, visit), iters=iters)

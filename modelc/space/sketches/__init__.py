@@ -13,7 +13,8 @@ fusing.py           a window's taps fused with its channels, for intrinsics that
 products.py         what Sketches of derived products have in common: chunks of rows, register tiles
 strassen.py         Strassen's products: where sums of parts run around them
 winograd.py         Winograd: where transforms run around the products; winograd_roles.py, winograd_traffic.py
-attention.py        attention by tiles of query rows; attention_roles.py, attention_units.py, attention_keys.py
+attention_loops.py  the loops of attention around a tile of query rows; attention_roles.py, attention_units.py
+attention.py        attention by tiles of query rows, on vectors or units; attention_keys.py
 attention_parts.py  the same over keys in parts, in turn or side by side: the online softmax
 chain.py            reductions one after the other, tile by tile of the last; chain_links.py
 reductions.py       rows, phases and columns: their knobs, which choose stages too

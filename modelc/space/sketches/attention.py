@@ -14,7 +14,7 @@ says what such a Task is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -23,25 +23,24 @@ import numpy as np
 
 from modelc.ir.block import Block, Iter, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
-from modelc.ir.expr import DTYPES, Load, variables
-from modelc.ir.loop import ROOT, Inside, Loop, Root
+from modelc.ir.expr import DTYPES
+from modelc.ir.loop import ROOT, Inside, Loop
 from modelc.ir.nest import INTRINSIC
-from modelc.space.analysis.access import accesses, stored_lanes
+from modelc.space.analysis.access import accesses
 from modelc.space.analysis.loops import deeper
 from modelc.space.cost.blocks import block_cycles, laid_out, work_around
 from modelc.space.cost.moving import moving_seconds
 from modelc.space.cost.step import chain_cycles, epilogue_cycles, exposed, step_cycles
 from modelc.space.cost.work import Work
-from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, Values, one_by_one
-from modelc.space.sketches.attention_keys import far_keys, panels
-from modelc.space.sketches.attention_roles import Roles, prepared, roles_of, width_of
-from modelc.space.sketches.attention_units import Unit
+from modelc.space.sketch import Bools, Floats, Knob, Points, Value, Values, one_by_one
+from modelc.space.sketches.attention_keys import panels
+from modelc.space.sketches.attention_loops import AttentionLoops
+from modelc.space.sketches.attention_roles import prepared, roles_of
 from modelc.space.sketches.lanes import inside_rows
 from modelc.space.sketches.maps import map_schedule
-from modelc.space.sketches.packing import pack_schedule
 from modelc.space.sketches.tensorized import store_schedule
 from modelc.space.sketches.vectorized import tile_epilogue
-from modelc.space.tiling.parallel import SERIAL_POINTS, busiest_share, parallel_first
+from modelc.space.tiling.parallel import busiest_share
 from modelc.target import Target
 
 MAX_VECTORS = 4  # vectors of one register tile
@@ -55,11 +54,11 @@ def attention_sketches(task: Task, target: Target, stages: Sequence[Stage], tens
     for allowed in (True, False) if tensorize else (False,):
         if sketches and not sketches[0].units:
             break
-        own = [*stages]
-        ready, units = prepared(task, target, own, allowed)
+        noted = [*stages]
+        ready, units = prepared(task, target, noted, allowed)
         roles = roles_of(ready)
         if roles is not None and all(u.row == 1 or roles.rows_of(n) in u.inner for n, u in units.items()):
-            sketches.append(Attention(roles, target, tuple(own), units))
+            sketches.append(Attention(roles, target, tuple(noted), units))
     for beside_units in sketches[1:]:
         beside_units.handicap = 1 + target.cost.unit_doubt_share
     return sketches
@@ -73,27 +72,8 @@ class RegisterTile:
     vectors: int
 
 
-class Attention(Sketch):
+class Attention(AttentionLoops):
     """The Sketch of one Task of attention, on vectors or on units of intrinsics."""
-
-    def __init__(self, roles: Roles, target: Target, stages: tuple[Stage, ...], units: Mapping[str, Unit]) -> None:
-        name = "+".join(dict.fromkeys(u.match.intrinsic.name for u in units.values())) or "vectors"
-        super().__init__("attention", name, roles.task, target, stages)
-        self.roles, self.units, self.root = roles, units, self.root_of(roles)
-        self.doubt = target.cost.unit_doubt_share if units else 0.0
-        self._vectors = {b.name: self._vector(b) for b in self.contractions()}
-        if roles.join is not None and roles.values is not None:
-            self._vectors[roles.join.name] = roles.followed[self._vectors[roles.values.name]]
-        self.parts = roles.parts if self.root is roles.join else 1  # that are computed in turn for every tile
-        self._cycles = dict[tuple[str, int, int, int], float]()
-        self.dtype = self.task.buffer(roles.scores.writes[0].buffer).dtype
-        self.lanes = stored_lanes(target, self.dtype)
-        self.keys = roles.scores.ranges[roles.iters[roles.scores.name][roles.key]]
-        self.queries = roles.scores.ranges[roles.iters[roles.scores.name][roles.query]]
-
-    def root_of(self, roles: Roles) -> Block:
-        """The Block whose loops are around all others'."""
-        return roles.root
 
     # --- knobs ----------------------------------------------------------------------------------------------------
 
@@ -231,106 +211,21 @@ class Attention(Sketch):
         """A contraction and the `maps` of its results, inside the loops `lead`, the last over tiles of query rows, the
         first for threads if it is `long`."""
         result = self.contraction(block, maps, kernel, Inside(block.name, lead[-1]), "arena")
-        own, query = result[block.name], self.iterator(block, self.roles.query)
-        tiles = dict(own.tiles) | {query: (tile, *own.tiles[query])}
-        order, reduced = tuple(deeper(loop, query) for loop in own.order), {i.name for i in block.reduction}
-        tags = {deeper(loop, query): tag for loop, tag in own.tags.items()} | ({lead[0]: "parallel"} if long else {})
+        schedule, query = result[block.name], self.iterator(block, self.roles.query)
+        tiles = dict(schedule.tiles) | {query: (tile, *schedule.tiles[query])}
+        order, reduced = tuple(deeper(loop, query) for loop in schedule.order), {i.name for i in block.reduction}
+        tags = {deeper(loop, query): tag for loop, tag in schedule.tags.items()}
+        tags |= {lead[0]: "parallel"} if long else {}
         unit = self.units.get(block.name)
         if unit is not None and unit.stores_accumulators:  # maps run beside what comes next
             macro = [loop for loop in order if loop not in tags and loop.iterator not in reduced]
             tags |= dict.fromkeys(macro, "pipeline")
-        result[block.name] = BlockSchedule(ROOT, "register", tiles, (*lead, *order), tags, own.padded)
+        result[block.name] = BlockSchedule(ROOT, "register", tiles, (*lead, *order), tags, schedule.padded)
         for consumer in maps:
             place = result[consumer.name].at
             assert place is not ROOT
             result[consumer.name] = replace(result[consumer.name], at=Inside(place.block, deeper(place.loop, query)))
         return result
-
-    def iterator(self, block: Block, dim: int) -> str:
-        return self.roles.iters[block.name][dim]
-
-    # --- loops around a tile --------------------------------------------------------------------------------------
-
-    def lead_loops(self, root: Block | None = None) -> list[Loop]:
-        """The root's loops around a tile: batch and heads, those that keys move with outside; then the tiles."""
-        roles, root = self.roles, root or self.root
-        dims = [d for d, n in enumerate(roles.iters[root.name]) if n and root.ranges[n] > 1]
-        dims = [d for d in dims if d not in (roles.key, roles.query)]
-        dims.sort(key=lambda d: not self.moves_keys(d))
-        return [Loop(self.iterator(root, d), 0) for d in (*dims, roles.query)]
-
-    def loops_for_threads(self) -> list[Loop]:
-        """Those of these loops that may go to threads."""
-        return self.lead_loops()
-
-    def lead(self, parallel: Loop) -> list[Loop]:
-        """The same with the one in front whose iterations go to threads."""
-        return [parallel, *(loop for loop in self.lead_loops() if loop != parallel)]
-
-    def phases(self, parallel: Loop, tile: int) -> int:
-        """Copies of all keys or values that are phases of their own."""
-        return sum(self.copied_at(pack, self.lead(parallel), tile) is ROOT for pack in self.roles.packs)
-
-    def trips(self, loop: Loop, tile: int) -> int:
-        """Iterations of one of these loops."""
-        extent, size = self.span(loop, tile)
-        return -(-extent // size)
-
-    def span(self, loop: Loop, tile: int) -> tuple[int, int]:
-        """(how many values of its iterator one of these loops covers, how many one of its iterations does)."""
-        whole = loop.iterator != self.iterator(self.root, self.roles.query)
-        return self.root.ranges[loop.iterator], 1 if whole else tile
-
-    def first_loop(self, tile: int) -> Loop:
-        """The loop that goes to threads by rule: the outermost with enough iterations for all, else the longest."""
-        loops = self.loops_for_threads()
-        return parallel_first(loops, {loop: self.trips(loop, tile) for loop in loops}, self.target)[0]
-
-    def moves_keys(self, dim: int) -> bool:
-        """Whether other keys belong to another element of this dimension."""
-        key = self.iterator(self.roles.scores, self.roles.key)
-        keyed = [r for r in self.roles.scores.reads if key in variables(r)]
-        return any(self.iterator(self.roles.scores, dim) in variables(r) for r in keyed)
-
-    @property
-    def long(self) -> bool:
-        """Whether there is enough to do for threads."""
-        return self.roles.scores.points() >= SERIAL_POINTS
-
-    def copied_at(self, block: Block, lead: Sequence[Loop], tile: int) -> Inside | Root:
-        """Where a copy of keys or values is made: in the innermost loop that it moves with, before one it does not."""
-        roles, (reader, read), inside = self.roles, self.copy_read(block), None
-        for loop in lead:
-            dim = roles.iters[self.root.name].index(loop.iterator)
-            if self.iterator(reader, dim) not in variables(read):
-                break
-            inside = loop
-        return ROOT if inside is None else Inside(self.root.name, inside)
-
-    def copy_read(self, block: Block) -> tuple[Block, Load]:
-        """What reads a copy of keys or values, and how."""
-        buffer = block.writes[0].buffer
-        reader = next(b for b in self.contractions() if buffer in b.buffers_read)
-        (read,) = [r for r in reader.reads if r.buffer == buffer]
-        return reader, read
-
-    def pack(self, block: Block, at: Inside | Root) -> BlockSchedule:
-        """The loops of a copy of keys or values."""
-        reader, _ = self.copy_read(block)
-        scope = "arena" if at is ROOT else "local"
-        unit = self.units.get(reader.name)
-        if unit is not None and unit.packed[1] == block.writes[0].buffer:
-            return pack_schedule(self.task, block, unit.match, unit.vector, self.target, at, scope)
-        return map_schedule(self.task, block, self.target, at, scope)
-
-    @cached_property
-    def far_keys(self) -> Load | None:
-        """The copy of a head's keys, as vectors read it, that is too large to stay near for every tile."""
-        return None if self.units else far_keys(self.roles, self.parts, self.dtype, self.target)
-
-    def keeps_keys(self, tile: int) -> bool:
-        """Whether a copy of keys is of all of them, for tiles of `tile` query rows."""
-        return True
 
     def group(self, tile: int) -> int:
         """Query rows that are reduced side by side, to overlap the latency of their reductions: their scores fit half
@@ -373,16 +268,6 @@ class Attention(Sketch):
                 continue
             result[consumer.name] = tile_epilogue(anchor, consumer, rows, vector, lanes, inside, scope)
         return result
-
-    def vector(self, block: Block) -> str:
-        return self._vectors[block.name]
-
-    def _vector(self, block: Block) -> str:
-        if block is self.roles.scores:
-            return self.iterator(block, self.roles.key)
-        width = width_of(self.task, block)
-        assert width is not None
-        return width
 
     def nearness(self, block: Block) -> Callable[[Iter], int]:
         """Sorts reduction iterators: the one that is nearest in an operand innermost."""
@@ -434,6 +319,10 @@ class Attention(Sketch):
         if key not in self._cycles:
             self._cycles[key] = self._kernel_cycles(block, tile, kernel)
         return self._cycles[key]
+
+    @cached_property
+    def _cycles(self) -> dict[tuple[str, int, int, int], float]:
+        return {}
 
     def _kernel_cycles(self, block: Block, tile: int, kernel: RegisterTile) -> float:
         unit = self.units.get(block.name)
@@ -524,9 +413,6 @@ class Attention(Sketch):
             elif block not in self.contractions() and not any(t.startswith(INTRINSIC) for t in tags):
                 total += block_cycles(task, block, candidate, self.target, 1)
         return total
-
-    def contractions(self) -> list[Block]:
-        return [b for b in (self.roles.scores, self.roles.values) if b is not None]
 
 
 def _followed(block: Block, copy: Block) -> dict[str, str]:

@@ -85,8 +85,8 @@ class InTurn(InParts):
         values, at = self.roles.values, Inside(self.root.name, lead[-1])
         assert values is not None
         result = self.contraction(values, self.roles.results, kernel, at, "local")
-        own = result[values.name]
-        result[values.name] = replace(own, order=(self.part_loop.loop, *own.order))
+        schedule = result[values.name]
+        result[values.name] = replace(schedule, order=(self.part_loop.loop, *schedule.order))
         return result | self.joined(kernel, lead, tile)
 
     def traffic(self, tile: int, by_rows: bool = False) -> float:
@@ -153,9 +153,9 @@ def attention_in_parts(task: Task, target: Target, stages: Sequence[Stage], whol
 
 def in_parts(task: Task, target: Target, stages: Sequence[Stage], way: type[InParts], count: int) -> InParts:
     """The Sketch of attention in one `way` over keys in `count` parts. Raises DoesNotApply."""
-    own = [*stages]
-    ready, units = prepared(task, target, own, False, count)
+    noted = [*stages]
+    ready, units = prepared(task, target, noted, False, count)
     roles = roles_of(ready)
     if roles is None or roles.join is None:
         raise DoesNotApply("what the parts give is not added up by one sum")
-    return way(roles, target, tuple(own), units)
+    return way(roles, target, tuple(noted), units)

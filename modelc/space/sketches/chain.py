@@ -51,11 +51,11 @@ DRAWN = 256  # register tiles and loops of a link, at most, of which the best is
 def chain_sketches(task: Task, target: Target, stages: Sequence[Stage], tensorize: bool) -> list[Sketch]:
     """The Sketch of a chain, in units of the target's intrinsics if it may; none if `task` is not one, or if nothing
     of what is between the links is near in tiles."""
-    own = [*stages]
-    prepared = prepared_links(task, target, own, tensorize)
+    noted = [*stages]
+    prepared = prepared_links(task, target, noted, tensorize)
     if prepared is None:
         return []
-    chain = Chain(prepared[0], target, own, prepared[1])
+    chain = Chain(prepared[0], target, noted, prepared[1])
     return [chain] if chain.tiles else []
 
 
@@ -148,17 +148,21 @@ class Chain(Sketch):
         except InvalidIR:
             return None
         for link in self.links[:-1]:
-            own = placed[link.anchor.name]
-            computed = prod(ranges.values()) * prod(part.extent for part in own.values())
-            beyond = any(part.extent > link.anchor.ranges[n] for n, part in own.items())
-            if beyond or computed > MOST_AGAIN * link.anchor.points() or link.vector in self.guarded(link, own, tile):
+            needed = placed[link.anchor.name]
+            computed = prod(ranges.values()) * prod(part.extent for part in needed.values())
+            beyond = any(part.extent > link.anchor.ranges[n] for n, part in needed.items())
+            if (
+                beyond
+                or computed > MOST_AGAIN * link.anchor.points()
+                or link.vector in self.guarded(link, needed, tile)
+            ):
                 return None
         return {link.anchor.name: placed[link.anchor.name] for link in self.links}
 
-    def guarded(self, link: Tiled, own: Domain, tile: Tile) -> set[str]:
+    def guarded(self, link: Tiled, domain: Domain, tile: Tile) -> set[str]:
         """The iterators of a link that leave its iteration space at the borders, where nothing is computed."""
         full = {str(Loop(n, 0)): self.last.ranges[n] // size for n, (size,) in tile.sizes.items()}
-        return {n for c in inside(link.anchor, own, full) for n in variables(c)}
+        return {n for c in inside(link.anchor, domain, full) for n in variables(c)}
 
     def pieces(self, tile: Tile) -> tuple[Piece, ...]:
         """The links over one tile."""
@@ -168,8 +172,8 @@ class Chain(Sketch):
             self._pieces[str(tile)] = tuple(self._piece(link, domains[link.anchor.name], tile) for link in self.links)
         return self._pieces[str(tile)]
 
-    def _piece(self, link: Tiled, own: Domain, tile: Tile) -> Piece:
-        ranges = {n: part.extent for n, part in own.items()}
+    def _piece(self, link: Tiled, domain: Domain, tile: Tile) -> Piece:
+        ranges = {n: part.extent for n, part in domain.items()}
         tiled = Tiled(link.task, link.target, link.stages, link.anchor, link.vector, link.unit, link.unpacked, ranges)
         sketch = Contraction(tiled)
         start = sketch.start_values()
@@ -180,7 +184,7 @@ class Chain(Sketch):
         lanes = ranges[link.vector]
         if lanes < link.anchor.ranges[link.vector]:  # packed in panels, of which a tile has whole ones
             points = points[lanes % (link.lanes * sketch.column(points, "vectors")) == 0]
-        for n in self.guarded(link, own, tile) & {*tiled.inside}:  # a border is between register tiles
+        for n in self.guarded(link, domain, tile) & {*tiled.inside}:  # a border is between register tiles
             points = points[sketch.column(points, f"rows.{n}") == 1]
         model, population = replace(model_of(tiled), parallel=(None,)), sketch.population(points)
         population = replace(population, parallel=np.zeros_like(population.parallel))
@@ -209,8 +213,8 @@ class Chain(Sketch):
         domains, total = self.domains(tile), 0
         assert domains is not None
         for link, name in zip(self.links, between(self.links), strict=False):
-            buffer, own = self.task.buffer(name), domains[link.anchor.name]
-            total += prod(own[i.name].extent for i in link.anchor.spatial) * DTYPES[buffer.dtype].itemsize
+            buffer, domain = self.task.buffer(name), domains[link.anchor.name]
+            total += prod(domain[i.name].extent for i in link.anchor.spatial) * DTYPES[buffer.dtype].itemsize
         return total
 
     # --- knobs ----------------------------------------------------------------------------------------------------
@@ -228,22 +232,22 @@ class Chain(Sketch):
         tile, name = self.tiles[values["tile"]], self.last.name
         made = [tiled_candidate(piece.tiled, piece.knobs) for piece in self.pieces(tile)]
         loops, place = self.ordered(tile), Inside(name, self.ordered(tile)[-1])
-        schedules = {n: _inside(own, place) for each in made[:-1] for n, own in each.blocks.items()}
+        schedules = {n: _inside(schedule, place) for each in made[:-1] for n, schedule in each.blocks.items()}
         before = {b.name for b in self.task.blocks[: self.task.blocks.index(self.last)]}
-        for n, own in made[-1].blocks.items():
-            at = own.at
+        for n, schedule in made[-1].blocks.items():
+            at = schedule.at
             if at is ROOT and n != name:
-                schedules[n] = _inside(own, place) if n in before else replace(_serial(own), at=place)
+                schedules[n] = _inside(schedule, place) if n in before else replace(_serial(schedule), at=place)
             else:
                 at = at if at is ROOT or at.block != name else Inside(name, _deeper(at.loop, tile))
-                schedules[n] = replace(_serial(own), at=at)
-        own = schedules[name]
+                schedules[n] = replace(_serial(schedule), at=at)
+        schedule = schedules[name]
         schedules[name] = replace(
-            own,
-            tiles={**own.tiles} | {n: (*sizes, *own.tiles.get(n, ())) for n, sizes in tile.sizes.items()},
-            order=(*loops, *(_deeper(loop, tile) for loop in own.order)),
-            tags={_deeper(loop, tile): tag for loop, tag in own.tags.items()} | self.parallel(loops),
-            prefetch={n: _deeper(x, tile) if isinstance(x, Loop) else x for n, x in own.prefetch.items()},
+            schedule,
+            tiles={**schedule.tiles} | {n: (*sizes, *schedule.tiles.get(n, ())) for n, sizes in tile.sizes.items()},
+            order=(*loops, *(_deeper(loop, tile) for loop in schedule.order)),
+            tags={_deeper(loop, tile): tag for loop, tag in schedule.tags.items()} | self.parallel(loops),
+            prefetch={n: _deeper(x, tile) if isinstance(x, Loop) else x for n, x in schedule.prefetch.items()},
         )
         layouts = {n: layout for each in made for n, layout in each.layouts.items()}
         return Candidate({b.name: schedules[b.name] for b in self.task.blocks}, self.stages, layouts)
@@ -295,12 +299,12 @@ def _deeper(loop: Loop, tile: Tile) -> Loop:
     return deeper(loop, loop.iterator) if loop.iterator in tile.sizes else loop
 
 
-def _serial(own: BlockSchedule) -> BlockSchedule:
+def _serial(schedule: BlockSchedule) -> BlockSchedule:
     """A schedule without a loop whose iterations go to threads."""
-    return replace(own, tags={loop: tag for loop, tag in own.tags.items() if tag != "parallel"})
+    return replace(schedule, tags={loop: tag for loop, tag in schedule.tags.items() if tag != "parallel"})
 
 
-def _inside(own: BlockSchedule, place: Inside) -> BlockSchedule:
+def _inside(schedule: BlockSchedule, place: Inside) -> BlockSchedule:
     """A schedule of what is made for one tile: near, and at `place` unless it is inside another Block."""
-    scope = "local" if own.scope == "arena" else own.scope
-    return replace(_serial(own), at=place if own.at is ROOT else own.at, scope=scope)
+    scope = "local" if schedule.scope == "arena" else schedule.scope
+    return replace(_serial(schedule), at=place if schedule.at is ROOT else schedule.at, scope=scope)

@@ -4,26 +4,21 @@ nearest values of its knobs. Like Tasks err alike: where the price puts one wron
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from modelc.measure.measurement import LEAST_GAIN, Measurement
+from modelc.space.carry import like
 from modelc.space.sketch import Points
+from modelc.target.records import Point
 from modelc.tune.search.population import Individual, Space
 
 EACH = 4  # of the fastest points of a Task, that others try
 
 
-@dataclass(frozen=True)
-class Faster:
-    """A point of the Sketch of that name; `relative` is its time over the untuned Candidate's."""
-
-    relative: float
-    sketch: str
-    knobs: Mapping[str, int | str]
+Faster = tuple[float, Point]  # (a point's time over the untuned Candidate's, the point)
 
 
 @dataclass
@@ -35,19 +30,18 @@ class Transferred:
     def add(self, task: str, measured: Sequence[tuple[Individual, Measurement]]) -> None:
         """Takes what worked of one Task."""
         faster = [
-            Faster(measurement.relative, individual.sketch.name, individual.knobs)
+            (measurement.relative, Point(individual.sketch.name, individual.knobs))
             for individual, measurement in measured
             if measurement.relative < 1 - LEAST_GAIN
         ]
-        self.fastest[task] = sorted([*self.fastest.get(task, ()), *faster], key=lambda point: point.relative)[:EACH]
+        self.fastest[task] = sorted([*self.fastest.get(task, ()), *faster], key=relative_time)[:EACH]
 
     def rows(self, space: Space) -> Points:
         """The points nearest to those of other Tasks, what gained most there first; legal or not."""
         others = [point for task, points in self.fastest.items() if task != space.task.hash for point in points]
-        rows = [space.empty]
-        for point in sorted(others, key=lambda point: point.relative):
-            for number, sketch in enumerate(space.sketches):
-                if sketch.name == point.sketch:
-                    with suppress(ValueError):  # it has not that knob, or not that loop
-                        rows.append(space.rows(number, sketch.nearest(point.knobs)[None, :]))
-        return np.concatenate(rows)
+        placed = (near for _, point in sorted(others, key=relative_time) for near in like(space.sketches, point))
+        return np.concatenate([space.empty, *(space.rows(x.number, np.array([x.point], np.int64)) for x in placed)])
+
+
+def relative_time(faster: Faster) -> float:
+    return faster[0]
