@@ -295,7 +295,11 @@ class Task(Remembering):
         return {b.name: b for b in self.buffers}
 
     def block(self, name: str) -> AnyBlock:
-        return next(b for b in self.blocks if b.name == name)
+        return self._blocks[name]
+
+    @cached_property
+    def _blocks(self) -> Mapping[str, AnyBlock]:
+        return {b.name: b for b in self.blocks}
 
     @cached_property
     def dtypes(self) -> Mapping[str, str]:

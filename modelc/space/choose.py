@@ -14,7 +14,7 @@ from modelc.cache.code import code_digest, content_key
 from modelc.cache.store import Store
 from modelc.errors import InvalidIR
 from modelc.forks import shared
-from modelc.ir.block import Task
+from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate
 from modelc.ir.nest import Nest
 from modelc.ir.verify_nest import verify_nest
@@ -213,9 +213,11 @@ class Schedules:
         """The roofline of `task` as it is, on all cores."""
         return roofline_seconds([task], self.target, self.target.cores)
 
-    def is_chain(self, task: Task) -> bool:
-        """Whether the Sketches of `task` are of a chain."""
-        return self.families(task)[0][0].kind == CHAIN
+    def is_near(self, task: Task) -> bool:
+        """Whether no Sketch of `task` stores all of what is between two of its reductions: there are no two, or the
+        Sketch is of a chain."""
+        reductions = sum(isinstance(b, Block) and bool(b.reduction) for b in task.blocks)
+        return reductions <= 1 or self.families(task)[0][0].kind == CHAIN
 
     def chosen(self, task: Task) -> Chosen:
         """chosen() of the canonical `task`."""

@@ -32,6 +32,7 @@ from math import log
 import numpy as np
 
 from modelc.ir.candidate import Candidate
+from modelc.space.analysis.distinct import distinct_rows
 from modelc.space.analysis.footprint import Floats, Ints, footprint
 from modelc.space.cost.model import Model, Population
 from modelc.space.cost.register_tile import loads, registers
@@ -84,7 +85,7 @@ def _visited(sketch: Sketch, cores: int, seed: int) -> Points:
             seed = 0
         if (seed,) not in sketch.visited:
             whole = sketch.size <= sketch.listed
-            points = sketch.every() if whole else np.unique(sketch.points(walks(sketch.model, seed)), axis=0)
+            points = sketch.every() if whole else distinct_rows(sketch.points(walks(sketch.model, seed)))[0]
             sketch.visited[seed,] = points
         return sketch.visited[seed,]
     if (seed, cores) not in sketch.visited:
@@ -112,7 +113,7 @@ def annealed(sketch: Sketch, cores: int, seed: int) -> Points:
         at, seconds = np.where(taken[:, None], moved, at), np.where(taken, then, seconds)
         seen.append(moved)
         temperature *= COOLING
-    return np.unique(np.concatenate(seen), axis=0)
+    return distinct_rows(np.concatenate(seen))[0]
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from modelc.ir.block import Task
 from modelc.ir.candidate import Candidate, Stage
 from modelc.ir.loop import Loop
+from modelc.space.analysis.distinct import distinct_rows
 from modelc.space.cost.terms import seconds
 from modelc.space.cost.work import Work
 from modelc.space.tiling.parallel import with_joined_loops
@@ -204,7 +205,7 @@ class Sketch(ABC):
         kept = np.zeros((0, len(self.sizes)), np.int64)
         for _ in range(16):
             drawn = np.column_stack([rng.integers(0, n, 4 * count) for n in self.sizes])
-            kept = np.unique(np.concatenate([kept, drawn[self.legal(drawn)]]), axis=0)
+            kept = distinct_rows(np.concatenate([kept, drawn[self.legal(drawn)]]))[0]
             if len(kept) >= count:
                 break
         return kept[rng.permutation(len(kept))[:count]]
@@ -220,8 +221,8 @@ _NONE = np.zeros((1, 0), np.int64)  # the one point of a Sketch without knobs
 
 def one_by_one(sketch: Sketch, points: Points, work: Callable[[Values], Work]) -> Work:
     """The Work of points that is a closed form on numbers, not on arrays: equal points are asked for once."""
-    distinct, back = np.unique(points, axis=0, return_inverse=True)
-    return Work.join([work(sketch.values(p)) for p in distinct]).take(back.reshape(-1))
+    distinct, back = distinct_rows(points)
+    return Work.join([work(sketch.values(p)) for p in distinct]).take(back)
 
 
 def otherwise(sketch: Sketch, points: Points) -> Floats:

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from partition_models import Model
 from program_runs import run_program
 from sketch_points import accepted_points
-from three_ways import check, host_target
+from three_ways import Example, check, host_target, random_inputs
 
 import modelc
 from modelc.compile.choices import read_choices_file
 from modelc.compile.config import load_config
 from modelc.errors import InvalidIR
-from modelc.ir.block import Task
+from modelc.ir.block import Block, Task
 from modelc.ir.program import Program
 from modelc.layout.chains import chains_by_price
 from modelc.partition.chains import chained, followers, joined
@@ -29,6 +29,7 @@ from modelc.space.sketches.chain import Chain
 from modelc.space.sketches.listing import sketches
 from modelc.target import Target, load_target
 
+ASYMMETRIC = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 SMALL_CACHES = replace(load_target("x86-64-v3"), cores=1, caches=load_target("x86-64-v3").caches[:2])
 
 
@@ -131,6 +132,40 @@ def test_other_chains_compute_the_same(made, tmp_path: Path) -> None:
     for point in sketch.random(3, np.random.default_rng(2)):
         check(task, sketch.candidate(point), target)
     check(task, chosen(task, target).candidate, target)
+
+
+def of_an_enlarged_image(model: Model, x: str) -> str:
+    twice = model.node("Resize", x, "", model.const(np.array([1, 1, 2, 2], "f")), mode="nearest", **ASYMMETRIC)
+    return model.node("Relu", model.node("Conv", twice, model.weight(24, 16, 3, 3), pads=[1] * 4))
+
+
+def of_scaled_channels(model: Model, x: str) -> str:
+    """Squeeze and excitation: channels of an image times what was computed of their means."""
+    means = model.node("GlobalAveragePool", x)
+    gates = model.node("Sigmoid", model.node("Conv", means, model.weight(16, 16, 1, 1)))
+    return model.node("Conv", model.node("Mul", x, gates), model.weight(24, 16, 1, 1))
+
+
+@pytest.mark.parametrize("made", [of_an_enlarged_image, of_scaled_channels])
+def test_maps_become_prologues_by_price(made, tmp_path: Path) -> None:
+    """By a Sketch of each kind that there is for the two, and in a package."""
+    first, second, *_ = host_target().caches
+    model, target = Model(), replace(host_target(), caches=(first, replace(second, bytes=64 << 10)))
+    program = model.program(tmp_path, made(model, model.input("x", 1, 16, 28, 28)))
+    (name,) = chains_by_price(program, Schedules(target))
+    together = chained(program, [name])
+    assert len(together.tasks) == len(program.tasks) - 1
+    (task,) = [bound.task for bound in together.tasks if bound.outputs == program.outputs]
+    assert [bool(b.reduction) for b in task.blocks if isinstance(b, Block)].count(True) == 1
+    tried = 0
+    for sketch in {sketch.kind: sketch for sketch in sketches(task, target, Policy())}.values():
+        points = sketch.random(1, np.random.default_rng(4))
+        example = Example(task, random_inputs(task), atol=1e-4)  # Winograd's tiles of 8 x 8 round as much
+        tried += len([check(example, sketch.candidate(point), target) for point in points])
+    assert tried
+    result = modelc.compile(tmp_path / "m.onnx", output=tmp_path / "a.modelc", target=target, database=False)
+    assert result.report is not None and result.report.passed
+    assert read_choices_file(tmp_path / "a.modelc" / "choices.json").layouts[0].chained == (name,)
 
 
 def test_what_else_is_read_is_not_kept_inside_a_chain(tmp_path: Path) -> None:

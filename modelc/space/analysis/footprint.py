@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from modelc.ir.affine import linear
 from modelc.ir.block import Block, Task
 from modelc.ir.expr import DTYPES, Const, Expr, Load, Op, Var, substitute, variables
+from modelc.space.analysis.distinct import distinct_rows
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -159,9 +160,9 @@ def _progression(terms: Sequence[tuple[int, int]], tiles: Ints) -> Ints:
         reached = reached + c * (t - 1)
     if odd.any():
         used = [k for k, _ in terms]
-        rows, where = np.unique(tiles[odd][:, used], axis=0, return_inverse=True)
+        rows, where = distinct_rows(tiles[odd][:, used])
         values = [_count_values([c for _, c in terms], row) for row in rows]
-        count[odd] = np.array(values, np.int64)[where.reshape(-1)]
+        count[odd] = np.array(values, np.int64)[where]
     return count
 
 
@@ -215,8 +216,8 @@ def _elements(access: Reach, tiles: Ints, spans: Sequence[Span]) -> Floats:
         if len(places) > 1:
             group = [access.dims[d] for d in places]
             used = sorted({k for d in group for k, _ in d.terms or ()})
-            rows, where = np.unique(tiles[:, used], axis=0, return_inverse=True)
-            counted = np.array([_count_points(group, used, row) for row in rows])[where.reshape(-1)]
+            rows, where = distinct_rows(tiles[:, used])
+            counted = np.array([_count_points(group, used, row) for row in rows])[where]
             product = np.minimum(product, counted)
         total = total * product
     return total

@@ -9,6 +9,7 @@ from math import prod
 
 import numpy as np
 
+from modelc.space.analysis.distinct import distinct_rows
 from modelc.space.analysis.footprint import Floats, Footprint, Ints
 from modelc.target import Cache, CostParameters
 
@@ -18,10 +19,10 @@ def conflicting_lines(strides: Sequence[int], tiles: Ints, cache: Cache, written
     4096 bytes apart fall into one): every step reads a line of each, and finds that the others have taken its place
     [P]. `written`: the strides of results whose lines are brought at the same time, to the sets of what is read for
     them: buffers begin at pages, or nearly."""
-    distinct, back = np.unique(tiles, axis=0, return_inverse=True)
+    distinct, back = distinct_rows(tiles)
     fixed = (tuple(strides), tuple(written), cache)
     total = np.array([_conflicting(tuple(map(int, tile)), *fixed) for tile in distinct], np.float64)
-    return total[back.reshape(-1)]
+    return total[back]
 
 
 @lru_cache(1 << 16)

@@ -10,6 +10,7 @@ import numpy as np
 
 from modelc.ir.expr import DTYPES
 from modelc.space.analysis.access import Access, flat_index, pieces, stride
+from modelc.space.analysis.distinct import distinct_rows
 from modelc.space.analysis.footprint import Floats, Ints
 from modelc.space.cost.conflicts import conflicting_lines
 from modelc.space.cost.step import chain_cycles, epilogue_cycles, exposed, step_cycles
@@ -172,12 +173,12 @@ def instructions(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
 def kernel_cycles(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:
     """Cycles of all register tiles of the Task, whole ones and those at the ends of rows and vectors, with what
     surrounds each: zeroing, the epilogue, loop control [P]. Worked out once for each size."""
-    sizes, back = np.unique(np.column_stack([rows, vectors]), axis=0, return_inverse=True)
+    sizes, back = distinct_rows(np.column_stack([rows, vectors]))
     keys, cached = [size.tobytes() for size in sizes], tiled.cycles
     if new := [k for k, key in enumerate(keys) if key not in cached]:
         cycles = _all_cycles(tiled, sizes[new, :-1], sizes[new, -1])
         cached.update(zip((keys[k] for k in new), cycles.tolist(), strict=True))
-    return np.array([cached[key] for key in keys], np.float64)[back.reshape(-1)]
+    return np.array([cached[key] for key in keys], np.float64)[back]
 
 
 def _all_cycles(tiled: Tiled, rows: Ints, vectors: Ints) -> Floats:

@@ -27,6 +27,7 @@ from modelc.ir.expr import DTYPES
 from modelc.ir.loop import ROOT, Inside, Loop
 from modelc.ir.nest import INTRINSIC
 from modelc.space.analysis.access import accesses
+from modelc.space.analysis.distinct import distinct_rows
 from modelc.space.analysis.loops import deeper
 from modelc.space.cost.blocks import block_cycles, laid_out, work_around
 from modelc.space.cost.moving import moving_seconds
@@ -158,9 +159,9 @@ class Attention(AttentionLoops):
             allowed &= tile % group == 0
         for prefix, block in self.named().items():
             rows, vectors = self.column(points, f"{prefix}.rows"), self.column(points, f"{prefix}.vectors")
-            pairs, back = np.unique(np.column_stack([rows, vectors]), axis=0, return_inverse=True)
+            pairs, back = distinct_rows(np.column_stack([rows, vectors]))
             held = np.array([self.holds(block, int(r), int(v)) for r, v in pairs], np.bool_)
-            allowed &= (rows <= tile) & held[back.reshape(-1)]
+            allowed &= (rows <= tile) & held[back]
         return np.asarray(allowed | (points == self.start()).all(axis=1), np.bool_)
 
     # --- the Candidate --------------------------------------------------------------------------------------------

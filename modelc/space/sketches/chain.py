@@ -45,7 +45,7 @@ CHAIN = "chain"  # the kind of these Sketches
 MOST_AGAIN = 2.0  # times that an element is computed, on average, where tiles read the same rows
 SIZES = 3  # of tiles along an iterator that are tried, at least
 EQUAL = 0.01  # of a price, by which register tiles of a link differ at least
-DRAWN = 256  # register tiles and loops of a link, at most, of which the best is taken
+DRAWN = 64  # register tiles and loops of a link, at most, of which the best is taken
 
 
 def chain_sketches(task: Task, target: Target, stages: Sequence[Stage], tensorize: bool) -> list[Sketch]:

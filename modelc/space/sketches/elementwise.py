@@ -10,6 +10,7 @@ import numpy as np
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import BlockSchedule, Candidate, Stage
 from modelc.ir.loop import ROOT
+from modelc.space.analysis.distinct import distinct_rows
 from modelc.space.cost.blocks import block_cycles, goes_to_threads, work_around
 from modelc.space.cost.work import Work
 from modelc.space.sketch import Bools, Floats, Knob, Points, Sketch, Value, Values, otherwise
@@ -60,7 +61,7 @@ class Elementwise(Sketch):
         for block in self.task.blocks:
             assert isinstance(block, Block)
             own = [k for k, knob in enumerate(self.knobs) if knob.name.rpartition(".")[0] == block.name]
-            distinct, back = np.unique(points[:, own], axis=0, return_inverse=True)
+            distinct, back = distinct_rows(points[:, own])
             sums, threads = np.empty(len(distinct)), np.empty(len(distinct), np.bool_)
             for k, part in enumerate(distinct):
                 point = start.copy()
@@ -69,8 +70,8 @@ class Elementwise(Sketch):
                 threads[k] = goes_to_threads(schedule)
                 candidate = replace(ruled, blocks={**ruled.blocks, block.name: schedule})
                 sums[k] = block_cycles(self.task, block, candidate, self.target, cores)
-            cycles += sums[back.reshape(-1)]
-            forks |= threads[back.reshape(-1)]
+            cycles += sums[back]
+            forks |= threads[back]
         return work_around(self.task, ruled, cycles, self.target, forks=np.where(forks, cores > 1, 0.0))
 
     def away(self, points: Points) -> Floats:

@@ -13,6 +13,7 @@ import numpy as np
 
 from modelc.ir.block import Block, Task
 from modelc.ir.candidate import Candidate, Stage
+from modelc.space.analysis.distinct import distinct_rows
 from modelc.space.cost.blocks import scheduled_work
 from modelc.space.cost.work import Work
 from modelc.space.sketch import (
@@ -117,9 +118,9 @@ class Reductions(Sketch):
     def legal(self, points: Points) -> Bools:
         """Sums that are as exact as rules have them, or nearly."""
         most = max(LONGEST_CHAIN, longest_chain(self.task))
-        distinct, back = np.unique(points, axis=0, return_inverse=True)
+        distinct, back = distinct_rows(points)
         exact = np.array([longest_chain(self.derived(self.values(p))) <= most for p in distinct], np.bool_)
-        return exact[back.reshape(-1)]
+        return exact[back]
 
     def work(self, points: Points, cores: int) -> Work:
         return one_by_one(self, points, lambda values: scheduled_work(*self.scheduled(values), self.target, cores))
