@@ -25,7 +25,7 @@ Of what was kept the analytic cost picks the best.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log
 
@@ -183,21 +183,25 @@ class States:
 
 
 def walks(model: Model, seed: int) -> Population:
-    """What WALKS walks of at most STEPS steps keep (algorithm 1)."""
+    """What WALKS walks of at most STEPS steps keep (algorithm 1), and the same on one thread where that is a value."""
     graph, rng = graph_of(model), np.random.default_rng(seed)
     kept = []
     for step, states in enumerate(trajectory(graph, rng), 1):
         temperature = 0.5**step
         keep = rng.random(WALKS) < 1 / (1 + np.exp(-0.5 * (-log(temperature) - 10)))
         kept.append(programs(graph, states).take(keep | (states.level == DONE) | (step == STEPS)))
-    return Population.join(kept)
+    threads = Population.join(kept)
+    if model.loops == len(model.parallel):
+        return threads
+    serial = replace(threads, parallel=np.full_like(threads.parallel, model.loops))
+    return Population.join([threads, serial])
 
 
 def trajectory(graph: Graph, rng: np.random.Generator) -> Iterator[States]:
     """The states of WALKS walks after each step, until all of them are done: at first unscheduled, with the smallest
     tiles and the parallel loop left to chance."""
     zero = np.zeros(WALKS, np.int64)
-    start = rng.integers(0, len(graph.model.parallel), WALKS)
+    start = rng.integers(0, graph.model.loops, WALKS)
     states = States(np.zeros((WALKS, len(graph.sizes)), np.int64), start, zero, zero)
     for _ in range(STEPS):
         states = _step(graph, states, rng)
@@ -258,7 +262,7 @@ def _actions(graph: Graph, states: States) -> tuple[list[States], Floats]:
             now, then = (np.prod(t[:, 2:], axis=1) for t in (tiles, graph.tiles(grown.at)))
             outcomes.append(grown)
             benefits.append(np.where(fits & (then > now), thread_benefit(needed, now, then / now), 0.0))
-    for loop in range(len(graph.model.parallel)) if CACHE in levels else ():
+    for loop in range(graph.model.loops) if CACHE in levels else ():
         parallel = np.full_like(states.parallel, loop)
         now, then = (trips(graph, tiles, p).astype(np.float64) for p in (states.parallel, parallel))
         useful = float(graph.model.target.cores * CHUNKS_PER_CORE)

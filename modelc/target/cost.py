@@ -87,7 +87,7 @@ class CostParameters:
     latencies: tuple[float, ...] = (4.0, 14.0, 50.0, 200.0)  # cycles: L1, L2, L3, memory, for Gensor's formula (2)
 
     # Threads
-    fork_join_seconds: float = 4e-6  # waking the other cores and waiting for the last of them
+    fork_join_seconds: float = 2e-6  # waking the other cores and waiting for the last of them
     uneven_ratio: float = 1.2  # of an even part, that the busiest core has before loops are joined: data changes cores
     phase_seconds: float = 5e-7  # of one more phase: threads meet, and caches are walked through again
     transfer_cycles: float = 6.5  # of a line that comes from the caches of another core

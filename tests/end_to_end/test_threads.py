@@ -42,7 +42,8 @@ from modelc.package import (
 from modelc.partition.narrow_products import require
 from modelc.plan import program
 from modelc.runtime import load
-from modelc.space.sketches import maps, packing, rows, tiled_rules
+from modelc.space.sketches import maps, packing, rows
+from modelc.space.tiling.tiled import Tiled
 from modelc.target import Target, load_target
 from modelc.verify.check import drawn
 
@@ -90,8 +91,9 @@ def outputs_of(package: Path, threads: int, feeds: Sequence[Arrays]) -> list[Arr
 @pytest.fixture
 def every_step_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads share steps too that are over before a second thread has woken up."""
-    for module in (maps, packing, rows, tiled_rules):
+    for module in (maps, packing, rows):
         monkeypatch.setattr(module, "SERIAL_POINTS", 2)
+    monkeypatch.setattr(Tiled, "least_seconds", 1.0)
     for name in ("SERIAL_FLOPS", "SERIAL_BYTES"):
         monkeypatch.setattr(program, name, 0)
 

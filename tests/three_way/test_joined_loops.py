@@ -15,7 +15,7 @@ from modelc.ir.block import Task
 from modelc.ir.nest import For, Nest, parallel_inside
 from modelc.policy import Policy
 from modelc.space.analysis.loops import span
-from modelc.space.choose import DEFAULT, chosen
+from modelc.space.choose import DEFAULT, Schedules, chosen
 from modelc.space.sketches.contraction import Contraction
 from modelc.space.sketches.listing import sketches
 from modelc.space.tiling.parallel import CHUNKS_PER_CORE, busiest_share, joined
@@ -45,12 +45,13 @@ def parallel_loops(nest: Nest) -> list[int]:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_points_of_every_sketch_compute_the_same(name: str) -> None:
-    """Threads take any part of the iterations: check() divides them."""
+    """Threads take any part of the iterations: check() divides them. However small the work is, they wake for it."""
     task, policy = TASKS[name]
+    target = replace(TARGET, cost=replace(TARGET.cost, fork_join_seconds=0.0))
     example, most = Example(task, random_inputs(task), atol=1e-4), 0
-    for sketch in sketches(task, TARGET, policy)[:6]:
+    for sketch in sketches(task, target, policy)[:6]:
         points = [sketch.start(), *sketch.random(1, np.random.default_rng(1))]
-        most = max(most, *(max(parallel_loops(check(example, sketch.candidate(p), TARGET).nest)) for p in points))
+        most = max(most, *(max(parallel_loops(check(example, sketch.candidate(p), target).nest)) for p in points))
     assert most > 1
 
 
@@ -65,6 +66,20 @@ def test_the_schedule_that_is_chosen_has_work_for_every_core(task: Task, alone: 
     assert loop is not None and loop.extent >= alone
     assert busiest_share([(alone, 1)], TARGET.cores) > 1.3 / TARGET.cores
     assert max(parallel_loops(choice.nest)) > 1 or loop.extent >= 2 * TARGET.cores
+
+
+@pytest.mark.parametrize("shape", [(4, 64, 64), (1, 2048, 16), (2, 8192, 128), (40, 200, 97)])
+@pytest.mark.parametrize("constant", [True, False])
+def test_no_estimate_rises_with_cores(shape: tuple[int, int, int], constant: bool) -> None:
+    """A product of 4 x 64 x 64 took 7 times as long on 2 cores as on 1, by its estimate: a thread had to be woken."""
+    m, k, n = shape
+    task = task_of("MatMul", {}, [(m, k), (k, n)], (1,) if constant else ())
+    targets = [replace(TARGET, cores=cores) for cores in (1, 2, 4, 16, 64)]
+    estimates = [Schedules(target).seconds(task.canonical()) for target in targets]
+    assert estimates == sorted(estimates, reverse=True)
+    choice = chosen(task, targets[1])
+    assert shape != (4, 64, 64) or not any(parallel_loops(choice.nest))
+    check(task, choice.candidate, targets[1])
 
 
 @pytest.mark.parametrize("task", [conv(1, 40, (7, 7), 96), TRANSPOSED], ids=["window", "transposed window"])

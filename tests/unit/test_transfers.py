@@ -59,7 +59,7 @@ def test_a_product_transfers_what_lies_in_the_stretches_of_others(
     rows, deep, wide = 4 * cores * m, 16 * k, 16 * 16 * cores * n
     assume(rows * deep * wide >= 1 << 14)
     found = transferred(task_of("MatMul", {}, [(rows, deep), (deep, wide)], consts=(1,)), cores, shared)
-    assert {"m0", "n0"} == set(found)
+    assert set(found) - {""} == {"m0", "n0"}  # "": on one thread
     for loop, (touched, columns) in {"m0": (rows // cores, wide), "n0": (rows, wide // cores)}.items():
         data, result = np.zeros((rows, deep), bool), np.zeros((rows, wide), bool)
         data[:touched], result[:touched, :columns] = True, True

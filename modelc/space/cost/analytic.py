@@ -40,16 +40,28 @@ class Estimate:
     balance: Floats  # mean work of a core / most work of a core
     misses: Floats  # of L1, after prefetching
 
+    @staticmethod
+    def join(first: Estimate, second: Estimate, back: NDArray[np.intp]) -> Estimate:
+        """Both, in the order `back` of their members one after the other."""
+        work = Work.join([first.work, second.work]).take(back)
+        others = [f.name for f in fields(Estimate) if f.name != "work"]
+        return Estimate(work, *(np.concatenate([getattr(e, n) for e in (first, second)])[back] for n in others))
+
 
 def estimate(
     model: Model, population: Population, cores: int | None = None, nearby: frozenset[str] = frozenset()
 ) -> Estimate:
     """The cost of every member of the population on so many cores (those of the target). The buffers `nearby` are in
     the second-level cache when it begins."""
+    serial = np.array([loop is None for loop in model.parallel])[population.parallel]
+    if serial.any() and not serial.all():
+        places = np.flatnonzero(serial), np.flatnonzero(~serial)
+        alone, together = (estimate(model, population.take(which), cores, nearby) for which in places)
+        return Estimate.join(alone, together, np.argsort(np.concatenate(places)))
     tiled, target, cost, operands = model.tiled, model.target, model.target.cost, model.operands
     hertz = target.hertz
     asked = cores or model.cores
-    cores = 1 if model.parallel[0] is None else asked  # that work
+    cores = 1 if serial.all() else asked  # that work
     walk = _walk(model, population, cores)
     boxes, trips, depth, share, own = walk.boxes, walk.trips, walk.depth, walk.share, walk.own
     members, loops, inner = len(population), np.arange(len(boxes))[:, None], len(tiled.reduction)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import takewhile
-from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +19,10 @@ from modelc.space.analysis.around import afterwards
 from modelc.space.analysis.follow import iterators
 from modelc.space.analysis.footprint import Dim, Floats, Ints, Reach, footprint, reach
 from modelc.space.cost.transfers import of_others
-from modelc.space.tiling.parallel import SERIAL_POINTS
 from modelc.space.tiling.tiled import Bools, Tiled, TiledKnobs
 from modelc.target import CostParameters, Target
+
+SERIAL_FORKS = 4  # times that waking threads takes: what takes longer at the peak goes to threads
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,17 @@ class Model:
     tiled: Tiled
     iters: tuple[str, ...]  # columns of the boxes: the anchor's iterators
     operands: tuple[Operand, ...]
-    parallel: tuple[Loop | None, ...]  # loops that may go to threads
+    parallel: tuple[Loop | None, ...]  # loops that may go to threads; None, the last: none does
     cores: int  # that work
 
     @property
     def target(self) -> Target:
         return self.tiled.target
+
+    @property
+    def loops(self) -> int:
+        """How many loops may go to threads; 1 where none do."""
+        return max(1, len([loop for loop in self.parallel if loop]))
 
     def macro_loops(self, by_rows: bool, parallel: int) -> list[Loop]:
         """The loops around the micro-kernel, from the outermost: they depend on no size."""
@@ -140,13 +145,14 @@ class Model:
         return {}
 
     def _least_of(self, cores: int) -> float:
-        ranges, loops = [self.tiled.ranges[n] for n in self.iters], np.arange(len(self.parallel))
+        if cores == 1:
+            return 0.0
+        ranges, loops = [self.tiled.ranges[n] for n in self.iters], [loop for loop in self.parallel if loop]
         boxes = np.array([ranges] * len(loops), np.int64)
-        for k, loop in enumerate(self.parallel):
-            if loop is not None:
-                column = self.iters.index(loop.iterator)
-                boxes[k, column] = -(-ranges[column] // cores)
-        return float(self.transferred(self.touched(boxes), loops, cores).min())
+        for box, loop in zip(boxes, loops, strict=True):
+            column = self.iters.index(loop.iterator)
+            box[column] = -(-ranges[column] // cores)
+        return float(self.transferred(self.touched(boxes), np.arange(len(loops)), cores).min())
 
     @cached_property
     def copies(self) -> tuple[_Copy, ...]:
@@ -225,16 +231,18 @@ def model_of(tiled: Tiled) -> Model:
 
 
 def _parallel_loops(tiled: Tiled) -> tuple[Loop | None, ...]:
-    """Loops over whole iterators; none where there is too little work, or one core."""
-    knobs = TiledKnobs(tuple((n, 1) for n in tiled.inside), 1, 1, True, None)
+    """Loops over whole iterators; None beside them where waking threads is much of the work, and alone on one core."""
+    knobs, target = TiledKnobs(tuple((n, 1) for n in tiled.inside), 1, 1, True, None), tiled.target
     loops = [m for m in tiled.for_threads(tiled.macro_loops(knobs)) if tiled.ranges[m.iterator] > 1]
-    serial = tiled.target.cores == 1 or prod(tiled.ranges.values()) < SERIAL_POINTS
-    return (None,) if serial or not loops else tuple(loops)
+    if target.cores == 1 or not loops:
+        return (None,)
+    small = tiled.least_seconds < SERIAL_FORKS * target.cost.fork_join_seconds
+    return (*loops, None) if small else tuple(loops)
 
 
 def _moves(access: Reach, parallel: Loop | None) -> bool:
     """Whether iterations of the parallel loop touch elements of their own."""
-    return parallel is None or any(_along(d, parallel) for d in access.dims)
+    return any(_along(d, parallel) for d in access.dims)
 
 
 def _along(dim: Dim, parallel: Loop | None) -> bool:

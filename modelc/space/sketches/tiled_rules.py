@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from math import prod
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from modelc.ir.loop import Loop
 from modelc.space.analysis.footprint import Ints
 from modelc.space.analysis.loops import trips
 from modelc.space.cost.register_tile import fits, kernel_cycles
-from modelc.space.tiling.parallel import SERIAL_POINTS, parallel_first
+from modelc.space.tiling.parallel import parallel_first
 from modelc.space.tiling.tiled import MAX_VECTORS, Tiled, TiledKnobs
 
 Rows = tuple[tuple[str, int], ...]  # row iterator -> rows of the register tile, outermost first
@@ -64,8 +63,9 @@ def kernels(tiled: Tiled) -> tuple[Ints, Ints]:
 
 
 def parallel_loop(tiled: Tiled, macro: Sequence[Loop], tiles: Mapping[str, tuple[int, ...]]) -> Loop | None:
-    """The loop whose iterations go to threads: the outermost with enough of them, else the longest."""
-    if prod(tiled.ranges.values()) < SERIAL_POINTS:
+    """The loop whose iterations go to threads: the outermost with enough of them, else the longest; None where waking
+    them takes longer than the work."""
+    if tiled.least_seconds < tiled.target.cost.fork_join_seconds:
         return None
     counts = {m: trips(m, tiled.ranges, tiles) for m in tiled.for_threads(macro)}
     best = parallel_first(list(counts), counts, tiled.target)[0] if counts else None

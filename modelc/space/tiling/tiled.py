@@ -180,6 +180,11 @@ class Tiled:
         """Points of the reduction."""
         return prod(i.extent for i in self.anchor.reduction)
 
+    @property
+    def least_seconds(self) -> float:
+        """What all points take of one core at the peak."""
+        return prod(self.ranges.values()) / (self.lanes * self.target.fma_ports * self.target.hertz)
+
     @cached_property
     def cycles(self) -> dict[bytes, float]:
         """Cycles of all register tiles of a size, as far as they were asked for (cost/register_tile.py)."""
