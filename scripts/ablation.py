@@ -1,13 +1,14 @@
 """What each switch of the configuration is worth: networks compiled with a switch off, beside the default.
 
     python scripts/ablation.py --off layout.search layout.propagate schedule.winograd [--on layout.blocked]
-                               [--only REGEX] [--precision bf16] [--seconds S] [--threads N] [--dir models]
-                               [--json FILE] [--markdown]
+                               [--target NAME|FILE.yaml ...] [--only REGEX] [--precision bf16] [--seconds S]
+                               [--threads N] [--dir models] [--json FILE] [--markdown]
 
-Every network is compiled for this machine by the default configuration and once more for each switch, verified, and
-all of its packages are timed in alternating slices of one run. A ratio is the switched package's median time / the
-default's: above 1, the switch is worth having as it is. A switch that changes nothing gives the same package: 1, not
-timed. The exit code is 1 if a package failed verification.
+Every network is compiled for this machine by the default configuration and once more for each switch, verified, and all
+of its packages are timed in alternating slices of one run. Of several targets the first is the default's, and each
+further one is a switch as well: the same machine with another coefficient of its `cost`, say. A ratio is the switched
+package's median time / the default's: above 1, the switch is worth having as it is. A switch that changes nothing gives
+the same package: 1, not timed. The exit code is 1 if a package failed verification.
 """
 
 from __future__ import annotations
@@ -59,7 +60,13 @@ def same(a: Path, b: Path) -> bool:
 
 
 def measure(
-    name: str, entry: Mapping[str, Any], models: Path, ways: Mapping[str, Config], threads: int, spent: float, say: Say
+    name: str,
+    entry: Mapping[str, Any],
+    models: Path,
+    ways: Mapping[str, tuple[Config, str]],
+    threads: int,
+    spent: float,
+    say: Say,
 ) -> Row:
     """Medians in milliseconds, ratios to the default, and kernels of one network in every way."""
     model = model_file(name, models, say)
@@ -67,10 +74,10 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="modelc-ablation-") as folder, ExitStack() as stack:
         packages: dict[str, Path] = {}
         compiled: dict[str, float] = {}
-        for k, (way, config) in enumerate(ways.items()):
+        for k, (way, (config, target)) in enumerate(ways.items()):
             say(f"compiling, {way}")
             path = Path(folder) / f"{k}.modelc"
-            result = modelc.compile(model, target="native", output=path, shapes=shapes, config=config, database=False)
+            result = modelc.compile(model, target=target, output=path, shapes=shapes, config=config, database=False)
             packages[way], compiled[way] = path, sum(s for stage, s in result.seconds.items() if stage != "verify")
         first, *others = packages
         timed = [first, *(way for way in others if not same(packages[way], packages[first]))]
@@ -108,6 +115,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--off", metavar="KEY", nargs="+", default=[], help="switches to turn off, one at a time")
     parser.add_argument("--on", metavar="KEY", nargs="+", default=[], help="switches to turn on, one at a time")
+    parser.add_argument("--target", metavar="NAME|FILE", nargs="+", default=["native"], help="default: native")
     parser.add_argument("--only", metavar="REGEX", type=pattern, default="", help="networks whose name has a match")
     parser.add_argument("--seconds", metavar="S", type=positive, default=2.0, help="for each package (default 2)")
     parser.add_argument("--threads", metavar="N", type=count, default=1, help="default 1")
@@ -117,12 +125,14 @@ def main() -> int:
     parser.add_argument("--markdown", action="store_true", help="print the table in Markdown")
     arguments = parser.parse_args()
     chosen = [name for name in NAMES if re.search(arguments.only, name)]
-    if not chosen or not arguments.off + arguments.on:
+    first, *targets = arguments.target
+    if not chosen or not arguments.off + arguments.on + targets:
         parser.error(f"expected switches, and networks among {', '.join(NAMES)}")
     config = load_config().allowing(precision=arguments.precision)
-    ways = {"default": config}
-    ways |= {f"no {key}": switched(config, key, False) for key in arguments.off}
-    ways |= {key: switched(config, key, True) for key in arguments.on}
+    ways = {"default": (config, first)}
+    ways |= {f"no {key}": (switched(config, key, False), first) for key in arguments.off}
+    ways |= {key: (switched(config, key, True), first) for key in arguments.on}
+    ways |= {Path(target).stem: (config, target) for target in targets}
     entries = catalogue()
 
     def work(name: str, say: Say) -> Row:

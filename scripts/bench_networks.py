@@ -8,9 +8,11 @@ scripts/fetch_models.py; --also names others that lie in the folder, as torch ex
 machine, verified, and timed by what `modelc bench` uses. A ratio is a peer's time / modelc's: above 1, modelc is
 faster. Where tests/models.yaml says that weights are subnormal, ONNX Runtime is timed with denormals as zero as well
 (ort-daz). The share of peak is what the arithmetic would take at what the units for each kernel's dtype reach by
-themselves, timed by turns with the engines. With --precision bf16 or auto OpenVINO is asked for bfloat16 too
-(openvino-bf16); ONNX Runtime computes in float32. The exit code is 1 if a network failed verification; one that failed
-in another way is listed.
+themselves, timed by turns with the engines. The share of the roofline is what Tasks would take one by one of their
+arithmetic at the peak, or of their boundary or constants at the bandwidth of where these lie, whichever is longest;
+fewer multiplications (Winograd, Strassen) and chains can exceed both. With --precision bf16 or auto OpenVINO is asked
+for bfloat16 too (openvino-bf16); ONNX Runtime computes in float32. The exit code is 1 if a network failed verification;
+one that failed in another way is listed.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import paths
@@ -29,7 +32,11 @@ from rich.table import Table
 from trained_models import catalogue
 
 from modelc.cli.terminal import out
+from modelc.compile.config import load_config
+from modelc.compile.pipeline import Run
 from modelc.errors import InputError
+from modelc.space.cost.roofline import roofline_seconds
+from modelc.target import load_target
 
 NAMES = (*NETWORKS, "ppocr-rec", "ppocr-det", "minilm", "yunet", "opennsfw", "resnet50-arc")
 ENGINES = ("modelc", "ort", "ort-daz", "openvino", "openvino-bf16")
@@ -67,7 +74,23 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="modelc-bench-") as folder:
         package = Path(folder) / f"{name}.modelc"
         row = compiled(model, package, say, shapes, precision)
-        return {**row, "runs": [timed(package, model, engines, n, seconds, say) for n in threads]}
+        runs = [timed(package, model, engines, n, seconds, say) for n in threads]
+    bounds = [roofline_us(model, shapes, precision, n) for n in threads]
+    runs = [
+        {**run, "roofline_us": us, "roofline_share": us / run["us"]["modelc"]}
+        for run, us in zip(runs, bounds, strict=True)
+    ]
+    return {**row, "runs": runs}
+
+
+def roofline_us(model: Path, shapes: Sequence[Mapping[str, tuple[int, ...]]], precision: str, threads: int) -> float:
+    """The rooflines of all Tasks in microseconds, on so many cores of this machine."""
+    target, config = replace(load_target("native"), cores=threads), load_config().allowing(precision=precision)
+    program = Run(model, "", target, config, tuple(shapes) or ({},)).programs().rounded[0]
+    tasks = [bound.task for bound in program.tasks]
+    constants = sum(task.buffer(name).bytes for task in tasks for name in task.constants)
+    cold = replace(target, cold_bytes=constants)
+    return 1e6 * sum(roofline_seconds([task], cold, threads) for task in tasks)
 
 
 def with_threads(rows: Sequence[Row], threads: int) -> list[Row]:
@@ -77,11 +100,12 @@ def with_threads(rows: Sequence[Row], threads: int) -> list[Row]:
 
 def figures(runs: Sequence[Row], peers: Sequence[str]) -> Table:
     names = ("network", "modelc ms", *(f"{peer} ms" for peer in peers), *(f"vs {peer}" for peer in peers))
-    table = Table(*names, "vs the best", "of peak", box=None)
+    table = Table(*names, "vs the best", "of peak", "of roofline", box=None)
     for run in runs:
         times = (f"{1e-3 * run['us'][name]:.3f}" if name in run["us"] else "" for name in ("modelc", *peers))
         ratios = (f"{run['ratio'][peer]:.2f}" if peer in run["ratio"] else "" for peer in peers)
-        table.add_row(run["case"], *times, *ratios, f"{run['best']:.2f}", f"{run['peak_share']:.0%}")
+        shares = f"{run['peak_share']:.0%}", f"{run['roofline_share']:.0%}"
+        table.add_row(run["case"], *times, *ratios, f"{run['best']:.2f}", *shares)
     return table
 
 
