@@ -93,7 +93,7 @@ def every_step_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads share steps too that are over before a second thread has woken up."""
     for module in (maps, packing, rows):
         monkeypatch.setattr(module, "SERIAL_POINTS", 2)
-    monkeypatch.setattr(Tiled, "least_seconds", 1.0)
+    monkeypatch.setattr(Tiled, "is_small", False)
     for name in ("SERIAL_FLOPS", "SERIAL_BYTES"):
         monkeypatch.setattr(program, name, 0)
 

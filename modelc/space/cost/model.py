@@ -22,8 +22,6 @@ from modelc.space.cost.transfers import of_others
 from modelc.space.tiling.tiled import Bools, Tiled, TiledKnobs
 from modelc.target import CostParameters, Target
 
-SERIAL_FORKS = 4  # times that waking threads takes: what takes longer at the peak goes to threads
-
 
 @dataclass(frozen=True)
 class Population:
@@ -231,13 +229,12 @@ def model_of(tiled: Tiled) -> Model:
 
 
 def _parallel_loops(tiled: Tiled) -> tuple[Loop | None, ...]:
-    """Loops over whole iterators; None beside them where waking threads is much of the work, and alone on one core."""
-    knobs, target = TiledKnobs(tuple((n, 1) for n in tiled.inside), 1, 1, True, None), tiled.target
+    """Loops over whole iterators; None beside them where the work is small, and alone on one core."""
+    knobs = TiledKnobs(tuple((n, 1) for n in tiled.inside), 1, 1, True, None)
     loops = [m for m in tiled.for_threads(tiled.macro_loops(knobs)) if tiled.ranges[m.iterator] > 1]
-    if target.cores == 1 or not loops:
+    if tiled.target.cores == 1 or not loops:
         return (None,)
-    small = tiled.least_seconds < SERIAL_FORKS * target.cost.fork_join_seconds
-    return (*loops, None) if small else tuple(loops)
+    return (*loops, None) if tiled.is_small else tuple(loops)
 
 
 def _moves(access: Reach, parallel: Loop | None) -> bool:

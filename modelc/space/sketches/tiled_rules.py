@@ -63,9 +63,9 @@ def kernels(tiled: Tiled) -> tuple[Ints, Ints]:
 
 
 def parallel_loop(tiled: Tiled, macro: Sequence[Loop], tiles: Mapping[str, tuple[int, ...]]) -> Loop | None:
-    """The loop whose iterations go to threads: the outermost with enough of them, else the longest; None where waking
-    them takes longer than the work."""
-    if tiled.least_seconds < tiled.target.cost.fork_join_seconds:
+    """The loop whose iterations go to threads: the outermost with enough of them, else the longest; None where the
+    work is small."""
+    if tiled.is_small:
         return None
     counts = {m: trips(m, tiled.ranges, tiles) for m in tiled.for_threads(macro)}
     best = parallel_first(list(counts), counts, tiled.target)[0] if counts else None

@@ -181,9 +181,10 @@ class Tiled:
         return prod(i.extent for i in self.anchor.reduction)
 
     @property
-    def least_seconds(self) -> float:
-        """What all points take of one core at the peak."""
-        return prod(self.ranges.values()) / (self.lanes * self.target.fma_ports * self.target.hertz)
+    def is_small(self) -> bool:
+        """Whether waking threads may take longer than they save: all points take less at the peak than half of it."""
+        peak = self.lanes * self.target.fma_ports * self.target.hertz
+        return prod(self.ranges.values()) / peak < self.target.cost.fork_join_seconds / 2
 
     @cached_property
     def cycles(self) -> dict[bytes, float]:
