@@ -125,14 +125,14 @@ def main() -> int:
     parser.add_argument("--markdown", action="store_true", help="print the table in Markdown")
     arguments = parser.parse_args()
     chosen = [name for name in NAMES if re.search(arguments.only, name)]
-    first, *targets = arguments.target
-    if not chosen or not arguments.off + arguments.on + targets:
+    target, *variants = arguments.target
+    if not chosen or not arguments.off + arguments.on + variants:
         parser.error(f"expected switches, and networks among {', '.join(NAMES)}")
     config = load_config().allowing(precision=arguments.precision)
-    ways = {"default": (config, first)}
-    ways |= {f"no {key}": (switched(config, key, False), first) for key in arguments.off}
-    ways |= {key: (switched(config, key, True), first) for key in arguments.on}
-    ways |= {Path(target).stem: (config, target) for target in targets}
+    ways = {"default": (config, target)}
+    ways |= {f"no {key}": (switched(config, key, False), target) for key in arguments.off}
+    ways |= {key: (switched(config, key, True), target) for key in arguments.on}
+    ways |= {Path(variant).stem: (config, variant) for variant in variants}
     entries = catalogue()
 
     def work(name: str, say: Say) -> Row:

@@ -3,10 +3,9 @@
     A -> B -> C        prices of A, B, C, of A-B, B-C and of A-B-C; of all ways to cut the sum is least
 
 Asked for are Tasks whose result alone leaves the second-level cache: what stays there is near without a chain. A Task
-of maps among them becomes a prologue of the Task that reads it: an image that is enlarged, channels that are scaled by
-squeeze and excitation. Of three Tasks those are asked for of which both pairs are priced lower than their two. The sum
-is least by dynamic programming, from the first Task to the last; a Task of which several results are read goes on with
-the chain of one of them.
+of maps becomes a prologue of its reader in the same way: upsampling before a convolution, the scaling of squeeze and
+excitation. Three Tasks are asked for where both of their pairs are priced lower than apart. The sum is least by dynamic
+programming, from the first Task to the last; a Task that reads several results goes on with the chain of one of them.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class ChainCost(Cost, Protocol):
 
     target: Target
 
-    def is_near(self, task: Task) -> bool:
-        """Whether no Sketch of `task` stores all of what is between two of its reductions."""
+    def is_fused(self, task: Task) -> bool:
+        """Whether no Sketch of `task` stores a whole intermediate tensor between two reductions."""
 
 
 def chains_by_price(program: Program, cost: ChainCost) -> tuple[str, ...]:
@@ -68,7 +67,7 @@ def _priced(program: Program, cost: ChainCost) -> dict[Path, float]:
     paths: list[Path] = [*after.items()]
     for _ in range(1, LONGEST):
         joint = {path: reduce(joined, [program.tasks[k] for k in path]).task for path in paths}
-        chains = {path: task for path, task in joint.items() if cost.is_near(task)}
+        chains = {path: task for path, task in joint.items() if cost.is_fused(task)}
         single = {(k,): program.tasks[k].task for path in chains for k in path}
         cost.prepare([*single.values(), *chains.values()], True)
         seconds |= {path: cost.seconds(task) for path, task in single.items()}

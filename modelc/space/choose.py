@@ -213,9 +213,9 @@ class Schedules:
         """The roofline of `task` as it is, on all cores."""
         return roofline_seconds([task], self.target, self.target.cores)
 
-    def is_near(self, task: Task) -> bool:
-        """Whether no Sketch of `task` stores all of what is between two of its reductions: there are no two, or the
-        Sketch is of a chain."""
+    def is_fused(self, task: Task) -> bool:
+        """Whether no Sketch of `task` stores a whole intermediate tensor between two reductions: there is one reduction
+        at most, or the Sketch is of a chain."""
         reductions = sum(isinstance(b, Block) and bool(b.reduction) for b in task.blocks)
         return reductions <= 1 or self.families(task)[0][0].kind == CHAIN
 

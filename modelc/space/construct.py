@@ -191,9 +191,9 @@ def walks(model: Model, seed: int) -> Population:
         keep = rng.random(WALKS) < 1 / (1 + np.exp(-0.5 * (-log(temperature) - 10)))
         kept.append(programs(graph, states).take(keep | (states.level == DONE) | (step == STEPS)))
     threads = Population.join(kept)
-    if model.loops == len(model.parallel):
+    if model.loop_count == len(model.parallel):
         return threads
-    serial = replace(threads, parallel=np.full_like(threads.parallel, model.loops))
+    serial = replace(threads, parallel=np.full_like(threads.parallel, model.loop_count))
     return Population.join([threads, serial])
 
 
@@ -201,7 +201,7 @@ def trajectory(graph: Graph, rng: np.random.Generator) -> Iterator[States]:
     """The states of WALKS walks after each step, until all of them are done: at first unscheduled, with the smallest
     tiles and the parallel loop left to chance."""
     zero = np.zeros(WALKS, np.int64)
-    start = rng.integers(0, graph.model.loops, WALKS)
+    start = rng.integers(0, graph.model.loop_count, WALKS)
     states = States(np.zeros((WALKS, len(graph.sizes)), np.int64), start, zero, zero)
     for _ in range(STEPS):
         states = _step(graph, states, rng)
@@ -262,7 +262,7 @@ def _actions(graph: Graph, states: States) -> tuple[list[States], Floats]:
             now, then = (np.prod(t[:, 2:], axis=1) for t in (tiles, graph.tiles(grown.at)))
             outcomes.append(grown)
             benefits.append(np.where(fits & (then > now), thread_benefit(needed, now, then / now), 0.0))
-    for loop in range(graph.model.loops) if CACHE in levels else ():
+    for loop in range(graph.model.loop_count) if CACHE in levels else ():
         parallel = np.full_like(states.parallel, loop)
         now, then = (trips(graph, tiles, p).astype(np.float64) for p in (states.parallel, parallel))
         useful = float(graph.model.target.cores * CHUNKS_PER_CORE)

@@ -202,13 +202,13 @@ class Sketch(ABC):
         if self.size <= max(LISTED, 2 * count):
             points = self.every()
             return points[rng.permutation(len(points))[:count]]
-        kept = np.zeros((0, len(self.sizes)), np.int64)
+        accepted = np.zeros((0, len(self.sizes)), np.int64)
         for _ in range(16):
             drawn = np.column_stack([rng.integers(0, n, 4 * count) for n in self.sizes])
-            kept = distinct_rows(np.concatenate([kept, drawn[self.legal(drawn)]]))[0]
-            if len(kept) >= count:
+            accepted = distinct_rows(np.concatenate([accepted, drawn[self.legal(drawn)]]))[0]
+            if len(accepted) >= count:
                 break
-        return kept[rng.permutation(len(kept))[:count]]
+        return accepted[rng.permutation(len(accepted))[:count]]
 
     def every(self) -> Points:
         """All legal points [P x knobs]."""

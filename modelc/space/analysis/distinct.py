@@ -1,4 +1,4 @@
-"""Equal rows of a table of integers, such as a population of tiles or points: what is asked of a row is asked once."""
+"""Equal rows of a table of integers, such as a population of tiles or points: closed forms take each row once."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ class Estimate:
     def join(first: Estimate, second: Estimate, back: NDArray[np.intp]) -> Estimate:
         """Both, in the order `back` of their members one after the other."""
         work = Work.join([first.work, second.work]).take(back)
-        others = [f.name for f in fields(Estimate) if f.name != "work"]
-        return Estimate(work, *(np.concatenate([getattr(e, n) for e in (first, second)])[back] for n in others))
+        arrays = [f.name for f in fields(Estimate) if f.name != "work"]
+        return Estimate(work, *(np.concatenate([getattr(e, n) for e in (first, second)])[back] for n in arrays))
 
 
 def estimate(

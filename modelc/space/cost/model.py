@@ -77,8 +77,8 @@ class Model:
         return self.tiled.target
 
     @property
-    def loops(self) -> int:
-        """How many loops may go to threads; 1 where none do."""
+    def loop_count(self) -> int:
+        """The number of loops that may go to threads; 1 where none does."""
         return max(1, len([loop for loop in self.parallel if loop]))
 
     def macro_loops(self, by_rows: bool, parallel: int) -> list[Loop]:

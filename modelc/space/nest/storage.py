@@ -59,7 +59,7 @@ class Physical:
 
 
 def allocated(buffer: Buffer, layout: Layout, writer: Block, box: Box, schedule: BlockSchedule) -> Storage:
-    """Storage in `layout` of the `box` that is read of a buffer; `writer`, scheduled so, writes whole vectors of it.
+    """Storage in `layout` for a `box` of a buffer, rounded up to the whole vectors of its `writer` under `schedule`.
     Raises InvalidCandidate."""
     extents, vectors = [span.extent for span in box], _vectors(schedule)
     for write in (w for w in writer.writes if w.buffer == buffer.name):

@@ -1,5 +1,5 @@
-"""The loops of attention around one tile of query rows: which there are, which go to threads, where copies of keys and
-values are made."""
+"""The loops of attention around one tile of query rows: their order, the parallel loop, the places of key and value
+copies."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class AttentionLoops(Sketch):
 
     def span(self, loop: Loop, tile: int) -> tuple[int, int]:
         """(how many values of its iterator one of these loops covers, how many one of its iterations does)."""
-        whole = loop.iterator != self.iterator(self.root, self.roles.query)
-        return self.root.ranges[loop.iterator], 1 if whole else tile
+        over_tiles = loop.iterator == self.iterator(self.root, self.roles.query)
+        return self.root.ranges[loop.iterator], tile if over_tiles else 1
 
     def first_loop(self, tile: int) -> Loop:
         """The loop that goes to threads by rule: the outermost with enough iterations for all, else the longest."""
