@@ -42,16 +42,19 @@ class Limits:
 
     def notes(self, within: Within, file: int) -> tuple[str, ...]:
         """What became of the parameters of a model whose file has so many bytes, where nobody says a limit."""
-        from modelc.space.constants import GROWTH
+        from modelc.space.constants import GROWTH, GROWTH_LOST
 
         slower = max(within.slower, default=0.0)
         if self.params or not within.model_bytes:
             return ()
         if within.stored_bytes > GROWTH * file:
-            return (
-                f"parameters are {within.stored_bytes / file:.2f} times the model's file, and there are no schedules "
-                f"for less: what the model computes from its constants is {within.model_bytes / file:.2f} times that",
+            why = (
+                f"what the model computes from its constants is {within.model_bytes / file:.2f} times that"
+                if within.model_bytes > file
+                else f"no schedules for {GROWTH} times it are at most {GROWTH_LOST:.0%} slower by estimate; "
+                "--max-params sets a limit"
             )
+            return (f"parameters are {within.stored_bytes / file:.2f} times the model's file: {why}",)
         if slower < NOTABLE:
             return ()
         return (

@@ -241,18 +241,17 @@ class Schedules:
         """Takes what accepted() says for what is known."""
         self.made.accepted.setdefault((task.hash, chosen.candidate.key), chosen)
 
-    def near(self, task: Task, share: float) -> Iterator[Offer]:
-        """Everything that is constructed for the canonical `task` and not slower than its best by more than a `share`
-        of that, the best first."""
-        best = self.ranked(task)[0]
+    def near(self, task: Task, most: float) -> Iterator[Offer]:
+        """Everything that is constructed for the canonical `task` and takes at most so many seconds, the best first;
+        the best in any case."""
         every = [
             Offer(self, task, point.seconds, 0, number, tuple(map(int, point.point)))
             for number, sketch in enumerate(self.families(task)[0])
             for point in constructed(sketch, self.target.cores, MANY)
         ]
-        yield best
+        yield self.ranked(task)[0]
         for offer in sorted(every, key=lambda offer: offer.seconds):
-            if offer.seconds > (1 + share) * best.seconds:
+            if offer.seconds > most:
                 return
             yield offer
 

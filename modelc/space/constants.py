@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import chain
+from math import inf
 from typing import Any
 
 from modelc.ir.candidate import Candidate
@@ -29,11 +30,12 @@ from modelc.space.shared_packing import (
     seconds_of,
 )
 
-GROWTH = 1.2  # of the model's file, for a package's parameters, where nobody says a limit
-MOST_GROWTH = 2.0  # of the model's constants, for what kernels read, where nobody says a limit
+# Where nobody says a limit:
+GROWTH = 1.2  # of the model's file, for a package's parameters
+GROWTH_LOST = 0.1  # of a Program's seconds, at most, for that; what would lose more has MOST_GROWTH
+MOST_GROWTH = 2.0  # of the model's constants, for what kernels read
 MOST_LOST = 0.05  # of a Program's seconds, for that
 ALIGNMENT = 64  # of every constant
-ANY_SECONDS = 1e9  # times the best: every schedule that is constructed
 
 Part = tuple[int, Form, int]  # a constant by number, the form that it is stored in, and its bytes
 Stored = frozenset[Part]
@@ -99,9 +101,11 @@ def kept_within(
     room: Room,
 ) -> Within:
     """Schedules with which the constants of `programs`, which make one package, take at most as many bytes as there is
-    `room`, or as few as there are schedules for. Without a limit of a user what kernels read is at most MOST_GROWTH
-    times the model's too, as far as no Program becomes slower by more than MOST_LOST. Tasks with a `given` Candidate,
-    by their hash, keep it; `preferred` are the schedules of others that are not those which they get by themselves."""
+    `room`, or as few as there are schedules for. Without a limit of a user they take GROWTH times the model's file, or
+    in a package that is opened MOST_GROWTH times, where a Program would lose more than GROWTH_LOST of its seconds; and
+    what kernels read is at most MOST_GROWTH times the model's, as far as none loses more than MOST_LOST. Tasks with a
+    `given` Candidate, by their hash, keep it; `preferred` are the schedules of others that are not those which they get
+    by themselves."""
     kept = _Kept(programs, schedules, given, preferred, LEAST_BYTES if room.most is None else 0)
     limit = int(GROWTH * room.file) if room.most is None else room.most
     if room.most is None:
@@ -110,7 +114,10 @@ def kept_within(
         kept.count(opened=True)
     if room.most is None and kept.least > limit:  # what the model computes from its constants is larger
         limit = int(GROWTH * kept.least)
-    kept.shrink(limit, float("inf"), every=True)
+    if room.most is None and kept.opened:
+        kept.shrink(limit, GROWTH_LOST, every=True)
+        limit = int(limit / GROWTH * MOST_GROWTH)
+    kept.shrink(limit, inf, every=True)
     return kept.within()
 
 
@@ -170,7 +177,7 @@ class _Kept:
                 return
             plain = {key: self._plain(stored) for key, stored in self.taken.items()}
             growing = [key for key in self.readers if key not in self.given and _bytes([self.taken[key]]) > plain[key]]
-            offers = {key: [*self._offers(self.readers[key], all_of_them)] for key in growing}
+            offers = {key: [*self._offers(key, all_of_them, left)] for key in growing}
             while self.total > most:
                 move = self._best_move(offers, left)
                 if move is None:
@@ -199,13 +206,17 @@ class _Kept:
                     best = (cost, key, stored, schedule, slower)
         return None if best is None else best[1:]
 
-    def _offers(self, reader: Reader, all_of_them: bool) -> Iterator[tuple[Stored, Schedule]]:
-        """Schedules of a Task with what they store, for each such the fastest."""
-        best: dict[Stored, Schedule] = {}
+    def _offers(self, key: str, all_of_them: bool, left: Sequence[float]) -> Iterator[tuple[Stored, Schedule]]:
+        """Schedules of a Task with what they store, for each such the fastest, as far as no Program would lose more
+        seconds than it has `left`."""
+        reader, best = self.readers[key], dict[Stored, Schedule]()
+        most = self.seconds[key] + min(left[program] / calls for program, calls in reader.calls.items())
         every: Iterable[Schedule] = self.schedules.ranked(reader.task)
         if all_of_them:
-            every = chain(self.schedules.near(reader.task, ANY_SECONDS), self.schedules.narrower(reader.task))
+            every = chain(self.schedules.near(reader.task, most), self.schedules.narrower(reader.task))
         for schedule in every:
+            if schedule.seconds > most:
+                continue
             stored = self._stored(reader, schedule.candidate)
             if stored not in best or schedule.seconds < best[stored].seconds:
                 best[stored] = schedule

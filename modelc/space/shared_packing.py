@@ -213,7 +213,7 @@ def _offers(reader: Reader, schedules: Schedules, places: Mapping[str, int]) -> 
     """The forms that a Task can read: for each the best schedule, and by how many seconds it is slower than the best
     one."""
     best, offers = schedules.ranked(reader.task)[0], Offers()
-    for schedule in schedules.near(reader.task, MOST_SLOWER):
+    for schedule in schedules.near(reader.task, (1 + MOST_SLOWER) * best.seconds):
         forms = _by_place(reader, schedule.candidate, places)
         offers.setdefault(forms, (schedule, max(0.0, schedule.seconds - best.seconds)))
     return offers

@@ -49,6 +49,17 @@ def test_layouts_are_compared_on_windows_and_products() -> None:
     assert products and "swapped" in done.stdout
 
 
+@needs_openvino
+def test_a_network_that_changes_is_optimized_and_run_in_every_way() -> None:
+    sizes = ("--widths", 0.25, 0.5, "--image", 32, "--images", 1000, "--seconds", 0.1)
+    done = script("changing_network", *sizes, "--budget", 5)
+    assert done.returncode == 0, done.stderr
+    rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line.strip()}
+    assert {"compile", "tune", "ort", "openvino"} <= rows.keys()
+    seconds = {way: sum(float(rows[way][index].rstrip(",")) for index in (0, 2)) for way in ("compile", "tune", "ort")}
+    assert seconds["ort"] < seconds["compile"] < seconds["tune"]
+
+
 # --- the cases ----------------------------------------------------------------------------------------------------
 
 
