@@ -2,7 +2,7 @@
 
     python scripts/ablation.py --off layout.search layout.propagate schedule.winograd [--on layout.blocked]
                                [--target NAME|FILE.yaml ...] [--only REGEX] [--precision bf16] [--seconds S]
-                               [--threads N] [--dir models] [--json FILE] [--markdown]
+                               [--threads N] [--dir models] [--also NAME ...] [--json FILE] [--markdown]
 
 Every network is compiled for this machine by the default configuration and once more for each switch, verified, and all
 of its packages are timed in alternating slices of one run. Of several targets the first is the default's, and each
@@ -121,13 +121,15 @@ def main() -> int:
     parser.add_argument("--threads", metavar="N", type=count, default=1, help="default 1")
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32", help="of all packages (default f32)")
     parser.add_argument("--dir", metavar="DIR", type=Path, default=paths.ROOT / "models", help="where the models are")
+    parser.add_argument("--also", metavar="NAME", nargs="+", default=[], help="other models there: NAME.onnx")
     parser.add_argument("--json", metavar="FILE", type=Path, help="all there is goes here, after every network")
     parser.add_argument("--markdown", action="store_true", help="print the table in Markdown")
     arguments = parser.parse_args()
-    chosen = [name for name in NAMES if re.search(arguments.only, name)]
+    names = (*NAMES, *arguments.also)
+    chosen = [name for name in names if re.search(arguments.only, name)]
     target, *variants = arguments.target
     if not chosen or not arguments.off + arguments.on + variants:
-        parser.error(f"expected switches, and networks among {', '.join(NAMES)}")
+        parser.error(f"expected switches, and networks among {', '.join(names)}")
     config = load_config().allowing(precision=arguments.precision)
     ways = {"default": (config, target)}
     ways |= {f"no {key}": (switched(config, key, False), target) for key in arguments.off}

@@ -5,14 +5,14 @@ Runtime and OpenVINO.
                                     [--against ort,openvino] [--explorer E] [--records DIR] [--dir models]
                                     [--target NAME|FILE.yaml] [--json FILE]
 
-NAME is a network (scripts/bench_networks.py), or one of Ansor's operators (GMM-3-b1; `operators` for all of batch 1,
-each with `--budget 200` measurements, say). Each is compiled, tuned with every budget, verified, and at the end the
-tuned package, the untuned one and the peers are timed by turns in one run. Printed are the gain (the untuned package's
-time / the tuned one's; 1 where tuning kept the untuned one), the ratios to the peers (a peer's time / the tuned
-package's), their geometric means and the least; and where there are two budgets, the gain with the smaller over that
-with the larger. FILE keeps each row as it comes, and the same command goes on after what it has; DIR keeps the
-measurements, so that an interrupted row begins with its own (every row has a database of its own: none profits from
-another). The exit code is 1 if something failed.
+NAME is a network (scripts/bench_networks.py), another model NAME.onnx of the folder, or one of Ansor's operators
+(GMM-3-b1; `operators` for all of batch 1, each with `--budget 200` measurements, say). Each is compiled, tuned with
+every budget, verified, and at the end the tuned package, the untuned one and the peers are timed by turns in one run.
+Printed are the gain (the untuned package's time / the tuned one's; 1 where tuning kept the untuned one), the ratios to
+the peers (a peer's time / the tuned package's), their geometric means and the least; and where there are two budgets,
+the gain with the smaller over that with the larger. FILE keeps each row as it comes, and the same command goes on after
+what it has; DIR keeps the measurements, so that an interrupted row begins with its own (every row has a database of its
+own: none profits from another). The exit code is 1 if something failed.
 """
 
 from __future__ import annotations
@@ -165,8 +165,9 @@ def main() -> int:
         Budget.parse(budget)
     cases = [case.name for case in ansor_ops.cases((1,))]
     names = [n for name in arguments.names for n in (cases if name == ALL else [name])]
-    if unknown := [n for n in names if n not in (*NAMES, *(case.name for case in ansor_ops.cases()))]:
-        parser.error(f"{unknown[0]!r} is no network and no operator")
+    listed = {*NAMES, *(case.name for case in ansor_ops.cases())}
+    if unknown := [n for n in names if n not in listed and not (arguments.dir / f"{n}.onnx").exists()]:
+        parser.error(f"{unknown[0]!r} is no network, no operator, and no model of {arguments.dir}")
     if arguments.records is not None:
         arguments.records.mkdir(parents=True, exist_ok=True)
     target = load_target(arguments.target)
