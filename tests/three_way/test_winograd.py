@@ -255,6 +255,21 @@ def test_knobs_have_more_than_one_value_and_none_is_worse_than_what_rules_take()
     assert not {k.name for s in one for k in s.knobs} & {"parallel", "multiplying", "vectors.in", "vectors.out"}
 
 
+def test_phases_that_share_a_kernel_are_rows_of_its_register_tile() -> None:
+    """Of a dilated window, one tile for each of four phases: a panel of the kernel is gone through once for all. The
+    phases of a transposed one have kernels of their own, and are outside the products."""
+    for task, lead in (
+        (conv(1, 32, (12, 12), 64, pads=2, dilation=2), []),
+        (transposed(1, 32, (6, 6), 64), ["hp", "wp"]),
+    ):
+        sketch = next(s for s in winograd_sketches(task, ONE_CORE, []) if s.name.endswith("by panels") and s.roles.m > 5)
+        roles, candidate = sketch.roles, sketch.candidate(sketch.start())
+        outer = candidate.blocks[roles.owner.name].order
+        spot = candidate.blocks[roles.product.name].at
+        assert [loop.iterator for loop in outer[: outer.index(spot.loop) + 1]] == [sketch.v, *lead]
+        assert roles.around(sketch.gemm) == lead
+
+
 def test_a_chunk_of_all_rows_leaves_cores_without_work() -> None:
     (by_rows, *_) = winograd_sketches(conv(1, 32, (28, 28), 32), TARGET, [])
     start = by_rows.values(by_rows.start())

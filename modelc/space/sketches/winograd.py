@@ -197,7 +197,7 @@ class Winograd(Products):
         samples, depths = ([Loop(n, 0) for n in names] for names in roles.lead)
         rows = Loop(roles.owned[roles.th], 0)
         if self.shape is Shape.PANELS:
-            return [Loop(self.v, 0), *samples, *depths]
+            return [Loop(self.v, 0), *(Loop(n, 0) for n in roles.around(self.gemm))]
         return [*samples, rows] if self.shape is Shape.ROWS else [*samples, *depths, rows]
 
     def legal(self, points: Points) -> Bools:
@@ -225,7 +225,8 @@ class Winograd(Products):
         transforms: Inside | Root = ROOT
         products: Inside | Root = ROOT
         if self.shape is Shape.PANELS:
-            order = [*outer, Loop(th, 0), across, Loop(v, 1), *within]
+            beneath = [Loop(n, 0) for names in roles.lead for n in names if n not in roles.around(self.gemm)]
+            order = [*outer, *beneath, Loop(th, 0), across, Loop(v, 1), *within]
             products = Inside(owner, outer[-1])
         elif self.shape is Shape.ROWS:
             tiles |= {th: (knobs.chunk,)}

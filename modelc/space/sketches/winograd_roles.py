@@ -101,6 +101,12 @@ class Roles(ProductRoles):
         alone = {self.owned.get(str(i)) for i in self.tiles.indices}
         return [n for n in names if n in alone], [n for n in names if n not in alone]
 
+    def around(self, tiled: Tiled) -> list[str]:
+        """Those of both kinds of `lead` that are outside the products of one panel: each has a kernel of its own, or no
+        register tile has rows of it."""
+        rows = {self.owned[n] for n in tiled.inside if self.kernel(tiled).strides[n] == 0}
+        return [n for names in self.lead for n in names if n not in rows]
+
     @cached_property
     def kernels(self) -> tuple[int, int]:
         """Points of those among both kinds of `lead` that have kernels of their own."""

@@ -112,9 +112,11 @@ def traffic(roles: Roles, gemm: Tiled, shape: Shape, tilings: Tilings, cores: in
         scattered = tiles * far + products * (results > near_by)
         held = threads * (scratch + results) + kernel <= room_between
     elif shape is Shape.PANELS:
-        results = products / (panels * samples * depths)
+        times = roles.points(roles.around(gemm))  # that a panel's products are gone through
+        results = products / (panels * times)
         read = np.where(window > room, slices, 1) * panels * tiles * (tiles > room)
-        moved, reread = 2 * products * (results > room), zero
+        moved = 2 * products * (results > room)
+        reread = (kernel > room * panels * phases * groups) * np.float64(kernel) * (times // (phases * groups) - 1)
         scattered = tiles * (tiles > room) + products * (results > room)
         held = phases_touch + threads * results <= room_between
     else:
