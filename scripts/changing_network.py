@@ -4,11 +4,11 @@
                                        [--threads N] [--seconds S] [--target NAME|FILE.yaml]
 
 MobileNet-V2 gets another number of channels in each stage, and is then run on `--images` images, one at a time; the
-figure has three stages of 2,000 batches of 128. The ways are `compile` (construction; with verification and a
-cold cache), `tune` on top of it with a budget for each stage, and the peers, which optimize when
-they open a model. For each way the table has the seconds of optimizing and the median milliseconds of an image, timed
-by turns within each stage; the total of all stages; and from how many images a stage on the total is below that of
-each peer. Weights are random, as no time depends on them.
+figure has three stages of 2,000 batches of 128. The ways are `compile` (construction; with verification and a cold
+cache), `tune` on top of it with a budget for each stage, and the peers, which optimize when they open a model. For each
+way the table has the seconds of optimizing and the median milliseconds of an image, timed by turns within each stage;
+the total of all stages; and from how many images a stage on the total is below that of each peer. Weights are random,
+as no time depends on them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
 
 import onnxruntime
-import openvino
 import paths
-from bench_ops import count, positive
+from bench_ops import PEERS, count, positive
 from networks import mobilenet, write
 from rich.table import Table
 
@@ -36,8 +36,6 @@ import modelc
 from modelc.cli.terminal import err, out
 from modelc.scratch import user_cache
 from modelc.tune.search.tune import Budget
-
-PEERS = ("ort", "openvino")
 
 
 class Cost(NamedTuple):
@@ -59,6 +57,8 @@ def opened_by(peer: str, model: Path, threads: int) -> object:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    import openvino
+
     return openvino.Core().compile_model(str(model), "CPU", {"INFERENCE_NUM_THREADS": threads})
 
 
@@ -121,6 +121,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=positive, default=3.0, help="of each engine (default 3)")
     parser.add_argument("--target", default="native")
     arguments = parser.parse_args()
+    if missing := [name for name, module in PEERS.items() if find_spec(module) is None]:
+        parser.error(f"{missing[0]} is not installed: pip install 'modelc-compiler[bench]'")
     if arguments.budget:
         Budget.parse(arguments.budget)
     stages = {}
