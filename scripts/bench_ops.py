@@ -30,6 +30,7 @@ from rich.table import Table
 import modelc
 from modelc.cli.terminal import err, out
 from modelc.errors import ModelcError, VerificationError
+from modelc.tune.search.tune import Budget
 
 SMALL_US = 120
 PEERS = {"ort": "onnxruntime", "openvino": "openvino"}  # and the module of each
@@ -70,6 +71,15 @@ def count(text: str) -> int:
     if not 1 <= (value := int(text)) <= 1024:
         raise argparse.ArgumentTypeError(f"{text} is not from 1 to 1024")
     return value
+
+
+def tuning_budget(text: str) -> str:
+    """Of tuning, as `modelc tune` takes it."""
+    try:
+        Budget.parse(text)
+    except ModelcError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def peers(text: str) -> list[str]:

@@ -28,14 +28,13 @@ from typing import NamedTuple
 
 import onnxruntime
 import paths
-from bench_ops import PEERS, count, positive
+from bench_ops import PEERS, count, positive, tuning_budget
 from networks import mobilenet, write
 from rich.table import Table
 
 import modelc
 from modelc.cli.terminal import err, out
 from modelc.scratch import user_cache
-from modelc.tune.search.tune import Budget
 
 
 class Cost(NamedTuple):
@@ -78,10 +77,9 @@ def stage_of(model: Path, arguments: argparse.Namespace, folder: Path) -> dict[s
 
     seconds = {peer: seconds_of(lambda peer=peer: opened_by(peer, model, arguments.threads)) for peer in PEERS}
     seconds["compile"] = modelc_seconds("compile", "--no-database", "--no-bench")
-    if arguments.budget:
-        records = str(folder / "records.sqlite")
-        seconds["tune"] = modelc_seconds("tune", "--budget", arguments.budget, "--database", records)
-    packages = {way: folder / f"{way}.modelc" for way in ("compile", "tune") if way in seconds}
+    records = str(folder / "records.sqlite")
+    seconds["tune"] = modelc_seconds("tune", "--budget", arguments.budget, "--database", records)
+    packages = {way: folder / f"{way}.modelc" for way in ("compile", "tune")}
     others = [*map(str, packages.values()), *PEERS][1:]
     timed = modelc.bench(packages["compile"], others, model, arguments.threads, arguments.seconds)
     engine = {way: str(package) for way, package in packages.items()} | {"compile": "modelc"}
@@ -116,15 +114,13 @@ def main() -> None:
     )
     parser.add_argument("--image", type=count, default=224, help="height and width (default 224)")
     parser.add_argument("--images", type=int, default=256_000, help="of a stage (default 256000)")
-    parser.add_argument("--budget", default="2m", help="of tune in each stage; '' leaves it out (default 2m)")
+    parser.add_argument("--budget", type=tuning_budget, default="2m", help="of tune in each stage (default 2m)")
     parser.add_argument("--threads", type=count, default=1)
     parser.add_argument("--seconds", type=positive, default=3.0, help="of each engine (default 3)")
     parser.add_argument("--target", default="native")
     arguments = parser.parse_args()
     if missing := [name for name, module in PEERS.items() if find_spec(module) is None]:
         parser.error(f"{missing[0]} is not installed: pip install 'modelc-compiler[bench]'")
-    if arguments.budget:
-        Budget.parse(arguments.budget)
     stages = {}
     for width in arguments.widths:
         with tempfile.TemporaryDirectory(prefix="modelc-changing-") as folder, err.status(f"width {width:g}"):

@@ -27,7 +27,7 @@ from pathlib import Path
 import ansor_ops
 import paths  # noqa: F401
 from bench_networks import NAMES
-from bench_ops import PEERS, Say, failure, geometric_mean, peers, positive, print_failures
+from bench_ops import PEERS, Say, failure, geometric_mean, peers, positive, print_failures, tuning_budget
 from kept_rows import MODELS, Kept, Row
 from rich.table import Table
 from space_tasks import model_file
@@ -37,7 +37,6 @@ import modelc
 from modelc.cli.terminal import err, out
 from modelc.compile.config import load_config
 from modelc.target import Target, load_target
-from modelc.tune.search.tune import Budget
 
 ALL = "operators"
 NARROW = {"openvino": "openvino-bf16"}
@@ -146,7 +145,9 @@ def main() -> int:
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", metavar="NAME")
-    parser.add_argument("--budget", nargs="+", default=["5m"], metavar="5m|200", help="each gets a row (default 5m)")
+    parser.add_argument(
+        "--budget", nargs="+", type=tuning_budget, default=["5m"], metavar="5m|200", help="each gets a row (default 5m)"
+    )
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--explorer", default="evolve")
@@ -161,8 +162,6 @@ def main() -> int:
         parser.error(
             f"{missing[0]} is not installed: pip install 'modelc-compiler[bench]', or leave it out of --against"
         )
-    for budget in arguments.budget:
-        Budget.parse(budget)
     cases = [case.name for case in ansor_ops.cases((1,))]
     names = [n for name in arguments.names for n in (cases if name == ALL else [name])]
     listed = {*NAMES, *(case.name for case in ansor_ops.cases())}
