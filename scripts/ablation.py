@@ -63,43 +63,46 @@ def measure(
     name: str,
     entry: Mapping[str, Any],
     models: Path,
-    ways: Mapping[str, tuple[Config, str]],
+    settings: Mapping[str, tuple[Config, str]],
     threads: int,
     spent: float,
     say: Say,
 ) -> Row:
-    """Medians in milliseconds, ratios to the default, and kernels of one network in every way."""
+    """Medians in milliseconds, ratios to the default, and kernels of one network by setting."""
     model = model_file(name, models, say)
     shapes = [{key: tuple(shape) for key, shape in entry["shape"].items()}] if entry.get("shape") else []
     with tempfile.TemporaryDirectory(prefix="modelc-ablation-") as folder, ExitStack() as stack:
         packages: dict[str, Path] = {}
         compiled: dict[str, float] = {}
-        for k, (way, (config, target)) in enumerate(ways.items()):
-            say(f"compiling, {way}")
+        for k, (setting, (config, target)) in enumerate(settings.items()):
+            say(f"compiling, {setting}")
             path = Path(folder) / f"{k}.modelc"
             result = modelc.compile(model, target=target, output=path, shapes=shapes, config=config, database=False)
-            packages[way], compiled[way] = path, sum(s for stage, s in result.seconds.items() if stage != "verify")
+            packages[setting], compiled[setting] = (
+                path,
+                sum(s for stage, s in result.seconds.items() if stage != "verify"),
+            )
         first, *others = packages
-        timed = [first, *(way for way in others if not same(packages[way], packages[first]))]
+        timed = [first, *(setting for setting in others if not same(packages[setting], packages[first]))]
         feed = next(drawn(read_package(packages[first]), model))
-        engines = {way: stack.enter_context(Engine("modelc", packages[way], threads)) for way in timed}
+        engines = {setting: stack.enter_context(Engine("modelc", packages[setting], threads)) for setting in timed}
         for engine in engines.values():
             engine.run(feed)
         times = alternating(engines, spent, say)
-        steps = {way: len(read_package(path).manifest.variants[0].steps) for way, path in packages.items()}
-    ms = {way: median(found) for way, found in times.items()}
-    ratios = {way: beside(times[way], times[first]) if way in times else 1.0 for way in others}
+        steps = {setting: len(read_package(path).manifest.variants[0].steps) for setting, path in packages.items()}
+    ms = {setting: median(found) for setting, found in times.items()}
+    ratios = {setting: beside(times[setting], times[first]) if setting in times else 1.0 for setting in others}
     return {"ms": ms, "ratio": ratios, "steps": steps, "compile_seconds": compiled}
 
 
-def figures(rows: Sequence[Row], ways: Sequence[str], markdown: bool) -> None:
+def figures(rows: Sequence[Row], settings: Sequence[str], markdown: bool) -> None:
     """The ratios, a row for each network, and their geometric means."""
-    head = ["network", f"{ways[0]} ms", *ways[1:]]
+    head = ["network", f"{settings[0]} ms", *settings[1:]]
     lines = []
     for row in rows:
-        found = (f"{row['ratio'][way]:.2f}" if way in row["ms"] else "same" for way in ways[1:])
-        lines.append([row["case"], f"{row['ms'][ways[0]]:.3f}", *found])
-    means = (geometric_mean(row["ratio"][way] for row in rows) or 1.0 for way in ways[1:])
+        found = (f"{row['ratio'][setting]:.2f}" if setting in row["ms"] else "same" for setting in settings[1:])
+        lines.append([row["case"], f"{row['ms'][settings[0]]:.3f}", *found])
+    means = (geometric_mean(row["ratio"][setting] for row in rows) or 1.0 for setting in settings[1:])
     lines.append(["geometric mean", "", *(f"{mean:.2f}" for mean in means)])
     if markdown:
         for line in (head, ["---"] * len(head), *lines):
@@ -131,19 +134,19 @@ def main() -> int:
     if not chosen or not arguments.off + arguments.on + variants:
         parser.error(f"expected switches, and networks among {', '.join(names)}")
     config = load_config().allowing(precision=arguments.precision)
-    ways = {"default": (config, target)}
-    ways |= {f"no {key}": (switched(config, key, False), target) for key in arguments.off}
-    ways |= {key: (switched(config, key, True), target) for key in arguments.on}
-    ways |= {Path(variant).stem: (config, variant) for variant in variants}
+    settings = {"default": (config, target)}
+    settings |= {f"no {key}": (switched(config, key, False), target) for key in arguments.off}
+    settings |= {key: (switched(config, key, True), target) for key in arguments.on}
+    settings |= {Path(variant).stem: (config, variant) for variant in variants}
     entries = catalogue()
 
     def work(name: str, say: Say) -> Row:
-        return measure(name, entries.get(name, {}), arguments.dir, ways, arguments.threads, arguments.seconds, say)
+        return measure(name, entries.get(name, {}), arguments.dir, settings, arguments.threads, arguments.seconds, say)
 
     about = {"seconds": arguments.seconds, "threads": arguments.threads, "precision": arguments.precision}
     rows, failures = attempt(chosen, work, arguments.json, about)
     if rows:
-        figures(rows, list(ways), arguments.markdown)
+        figures(rows, list(settings), arguments.markdown)
     print_failures(failures)
     out.print(f"{len(rows)} of {len(chosen)} networks, {arguments.threads} thread(s)")
     return 1 if any(one["verification"] for one in failures) else 0

@@ -79,11 +79,10 @@ def stage_of(model: Path, arguments: argparse.Namespace, folder: Path) -> dict[s
     seconds["compile"] = modelc_seconds("compile", "--no-database", "--no-bench")
     records = str(folder / "records.sqlite")
     seconds["tune"] = modelc_seconds("tune", "--budget", arguments.budget, "--database", records)
-    packages = {way: folder / f"{way}.modelc" for way in ("compile", "tune")}
-    others = [*map(str, packages.values()), *PEERS][1:]
-    timed = modelc.bench(packages["compile"], others, model, arguments.threads, arguments.seconds)
-    engine = {way: str(package) for way, package in packages.items()} | {"compile": "modelc"}
-    return {way: Cost(spent, timed["engines"][engine.get(way, way)]["median_ms"]) for way, spent in seconds.items()}
+    engines = {"compile": "modelc", "tune": str(folder / "tune.modelc")} | {peer: peer for peer in PEERS}
+    against = [engines[way] for way in engines if way != "compile"]
+    timed = modelc.bench(folder / "compile.modelc", against, model, arguments.threads, arguments.seconds)["engines"]
+    return {way: Cost(seconds[way], timed[engine]["median_ms"]) for way, engine in engines.items()}
 
 
 def first_image_ahead(ours: Cost, peer: Cost) -> str:

@@ -32,7 +32,7 @@ from modelc.space.shared_packing import (
 
 # Where nobody says a limit:
 GROWTH = 1.2  # of the model's file, for a package's parameters
-GROWTH_LOST = 0.1  # of a Program's seconds, at most, for that; what would lose more has MOST_GROWTH
+GROWTH_LOST = 0.1  # of a Program's seconds, at most, for that; beyond, MOST_GROWTH is the limit
 MOST_GROWTH = 2.0  # of the model's constants, for what kernels read
 MOST_LOST = 0.05  # of a Program's seconds, for that
 ALIGNMENT = 64  # of every constant
@@ -100,23 +100,26 @@ def kept_within(
     preferred: Mapping[str, Schedule],
     room: Room,
 ) -> Within:
-    """Schedules with which the constants of `programs`, which make one package, take at most as many bytes as there is
-    `room`, or as few as there are schedules for. Without a limit of a user they take GROWTH times the model's file, or
-    in a package that is opened MOST_GROWTH times, where a Program would lose more than GROWTH_LOST of its seconds; and
-    what kernels read is at most MOST_GROWTH times the model's, as far as none loses more than MOST_LOST. Tasks with a
-    `given` Candidate, by their hash, keep it; `preferred` are the schedules of others that are not those which they get
-    by themselves."""
+    """Schedules with which the constants of `programs`, all of one package, take at most the bytes of `room`, or as few
+    as schedules allow. Tasks with a `given` Candidate, by their hash, keep it; `preferred` schedules replace the
+    constructed ones of their Tasks.
+
+    The default limit is GROWTH times the model's file. A package that makes sums at opening may have MOST_GROWTH times
+    it instead, where a Program would lose more than GROWTH_LOST of its seconds. By default kernels read at most
+    MOST_GROWTH times the model's constants too, unless a Program would lose more than MOST_LOST."""
     kept = _Kept(programs, schedules, given, preferred, LEAST_BYTES if room.most is None else 0)
-    limit = int(GROWTH * room.file) if room.most is None else room.most
+    size = room.file  # the default limits are times this
+    limit = int(GROWTH * size) if room.most is None else room.most
     if room.most is None:
         kept.shrink(int(MOST_GROWTH * kept.model_bytes), MOST_LOST, every=False)
     if room.opened or (room.opened is None and kept.total > limit):
         kept.count(opened=True)
-    if room.most is None and kept.least > limit:  # what the model computes from its constants is larger
-        limit = int(GROWTH * kept.least)
+    if room.most is None and kept.least > limit:
+        size = kept.least  # constants that the model computes are larger than its file
+        limit = int(GROWTH * size)
     if room.most is None and kept.opened:
         kept.shrink(limit, GROWTH_LOST, every=True)
-        limit = int(limit / GROWTH * MOST_GROWTH)
+        limit = int(MOST_GROWTH * size)
     kept.shrink(limit, inf, every=True)
     return kept.within()
 
@@ -207,14 +210,14 @@ class _Kept:
         return None if best is None else best[1:]
 
     def _offers(self, key: str, all_of_them: bool, left: Sequence[float]) -> Iterator[tuple[Stored, Schedule]]:
-        """Schedules of a Task with what they store, for each such the fastest, as far as no Program would lose more
-        seconds than it has `left`."""
+        """The fastest schedule of a Task for each set of stored forms, slower by no more seconds than each Program has
+        `left`."""
         reader, best = self.readers[key], dict[Stored, Schedule]()
         most = self.seconds[key] + min(left[program] / calls for program, calls in reader.calls.items())
-        every: Iterable[Schedule] = self.schedules.ranked(reader.task)
+        schedules: Iterable[Schedule] = self.schedules.ranked(reader.task)
         if all_of_them:
-            every = chain(self.schedules.near(reader.task, most), self.schedules.narrower(reader.task))
-        for schedule in every:
+            schedules = chain(self.schedules.near(reader.task, most), self.schedules.narrower(reader.task))
+        for schedule in schedules:
             if schedule.seconds > most:
                 continue
             stored = self._stored(reader, schedule.candidate)

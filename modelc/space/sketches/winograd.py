@@ -225,8 +225,8 @@ class Winograd(Products):
         transforms: Inside | Root = ROOT
         products: Inside | Root = ROOT
         if self.shape is Shape.PANELS:
-            beneath = [Loop(n, 0) for names in roles.lead for n in names if n not in roles.around(self.gemm)]
-            order = [*outer, *beneath, Loop(th, 0), across, Loop(v, 1), *within]
+            inner = [loop for n in (*roles.lead[0], *roles.lead[1]) if (loop := Loop(n, 0)) not in outer]
+            order = [*outer, *inner, Loop(th, 0), across, Loop(v, 1), *within]
             products = Inside(owner, outer[-1])
         elif self.shape is Shape.ROWS:
             tiles |= {th: (knobs.chunk,)}

@@ -102,8 +102,8 @@ class Roles(ProductRoles):
         return [n for n in names if n in alone], [n for n in names if n not in alone]
 
     def around(self, tiled: Tiled) -> list[str]:
-        """Those of both kinds of `lead` that are outside the products of one panel: each has a kernel of its own, or no
-        register tile has rows of it."""
+        """The `lead` iterators outside the products of one panel. Rows of a register tile that share a kernel are not
+        among them: the panel is read once for all."""
         rows = {self.owned[n] for n in tiled.inside if self.kernel(tiled).strides[n] == 0}
         return [n for names in self.lead for n in names if n not in rows]
 
